@@ -1,0 +1,129 @@
+# What developers, CI and the demo run. `make help` lists it.
+SHELL := /bin/bash
+# A link in bin/ counts with its own time, not that of the program it leads to.
+MAKEFLAGS += --check-symlink-times
+BIN := $(CURDIR)/bin
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+IMG ?= fleet-controller:$(VERSION)
+FUZZTIME ?= 10s
+
+# An envtest folder that the developer has; tests get bin/, where hack/part links what it found there.
+ASSETS := $(KUBEBUILDER_ASSETS)
+TEST_ENV := KUBEBUILDER_ASSETS=$(BIN)
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help: ## Show this.
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+##### The code
+
+.PHONY: generate fmt vet lint verify-generated
+generate: bin/controller-gen bin/crd-ref-docs ## Write deepcopy functions, CRDs, RBAC and docs/api from the Go code.
+	bin/controller-gen object paths=./api/...
+	bin/controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
+	bin/controller-gen rbac:roleName=fleet-controller paths=./controllers/... output:rbac:dir=config/rbac
+	@mkdir -p docs/api
+	bin/crd-ref-docs --source-path=api --config=hack/api-docs.yaml --renderer=markdown --output-mode=group --output-path=docs/api
+
+fmt: ## Format the Go code.
+	gofmt -l -w $$(git ls-files --cached --others --exclude-standard '*.go')
+
+vet: ## Run go vet.
+	go vet ./...
+	cd e2e && go vet ./...
+
+lint: bin/golangci-lint ## Run the linters.
+	$(BIN)/golangci-lint run ./...
+	cd e2e && $(BIN)/golangci-lint run --config ../.golangci.yml ./...
+
+generated_sum = find api config/crd config/rbac docs/api -type f -exec sha256sum {} + | sort | sha256sum
+verify-generated: ## Fail if `make generate` changes anything.
+	@before=$$($(generated_sum)); $(MAKE) --no-print-directory generate || exit 1; \
+	if [ "$$before" != "$$($(generated_sum))" ]; then \
+		git status --short api config docs/api; echo "generated files are out of date: run make generate and commit"; exit 1; fi
+
+##### The programs
+
+go_build = CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$(VERSION)"
+.PHONY: build docker-build
+build: ## Build bin/fleet-controller and bin/fleetwright.
+	$(go_build) -o bin/ ./cmd/fleet-controller ./cmd/fleetwright
+
+docker-build: ## Build the image IMG.
+	docker build --build-arg VERSION=$(VERSION) -t $(IMG) .
+
+##### The parts: what tests and the demo run against, built from Go modules apart from the product's
+
+PARTS := etcd kube-apiserver kube-controller-manager kubectl source-controller kustomize-controller flux
+.PHONY: parts
+parts: $(PARTS:%=bin/%) bin/crds ## Build (or find) Kubernetes, etcd and Flux; about 15 minutes the first time.
+
+kubernetes_version := $(shell sed -En 's,.*k8s.io/kubernetes v([0-9.]+).*,\1,p' hack/tools/kubernetes/go.mod)
+kubernetes_ldflags := $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
+	-X $p.gitVersion=v$(kubernetes_version) -X $p.gitMajor=$(word 1,$(subst ., ,$(kubernetes_version))) -X $p.gitMinor=$(word 2,$(subst ., ,$(kubernetes_version))))
+flux_version := $(shell sed -En 's,.*flux2/v2 v([0-9.]+).*,\1,p' hack/tools/flux/go.mod)
+
+# bin/NAME from hack/tools/MODULE: NAME, MODULE, package, minutes, linker flags.
+define part
+bin/$1: hack/tools/$2/go.mod hack/tools/$2/go.sum | bin
+	@ASSETS=$(ASSETS) hack/part $1 $2 $3 $4 "$5"
+endef
+$(eval $(call part,etcd,etcd,go.etcd.io/etcd/server/v3,1))
+$(eval $(call part,kube-apiserver,kubernetes,k8s.io/kubernetes/cmd/kube-apiserver,4,$(kubernetes_ldflags)))
+$(eval $(call part,kube-controller-manager,kubernetes,k8s.io/kubernetes/cmd/kube-controller-manager,1,$(kubernetes_ldflags)))
+$(eval $(call part,kubectl,kubernetes,k8s.io/kubernetes/cmd/kubectl,1,$(kubernetes_ldflags)))
+$(eval $(call part,source-controller,flux,github.com/fluxcd/source-controller,4))
+$(eval $(call part,kustomize-controller,flux,github.com/fluxcd/kustomize-controller,1))
+$(eval $(call part,flux,flux,github.com/fluxcd/flux2/v2/cmd/flux,2,-X main.VERSION=$(flux_version)))
+$(eval $(call part,controller-gen,codegen,sigs.k8s.io/controller-tools/cmd/controller-gen,1))
+$(eval $(call part,crd-ref-docs,codegen,github.com/elastic/crd-ref-docs,1))
+$(eval $(call part,golangci-lint,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,3))
+
+bin:
+	@mkdir bin
+
+# Flux's CRDs, from the API modules that the product is built with.
+bin/crds: go.mod bin/controller-gen
+	@rm -rf $@
+	bin/controller-gen crd $(foreach p,source-controller/api/v1 kustomize-controller/api/v1 helm-controller/api/v2,paths=github.com/fluxcd/$p) output:crd:dir=$@
+
+# Stands in for helm-controller where $HELM_CONTROLLER names none.
+bin/helm-standin: $(wildcard e2e/helm-standin/*.go) e2e/go.mod e2e/go.sum
+	cd e2e && CGO_ENABLED=0 go build -o $(BIN)/ ./helm-standin
+
+##### Tests
+
+.PHONY: test test-unit test-e2e bench fuzz
+test: test-unit test-e2e ## Run all tests.
+
+test-unit: bin/etcd bin/kube-apiserver bin/crds ## Run the tests of the product's module; those with an API server too.
+	$(TEST_ENV) go test ./...
+
+test-e2e: parts build bin/helm-standin ## Run the tests against real API servers, Flux and Git.
+	cd e2e && $(TEST_ENV) go test -count=1 -p 1 -timeout 45m ./...
+
+bench: parts build bin/helm-standin ## Run the benchmarks.
+	cd e2e && $(TEST_ENV) go test -run '^$$' -bench . -timeout 60m ./bench/...
+
+fuzz: ## Run each fuzz test for FUZZTIME (10s).
+	@grep -rHoE --include='*_test.go' '^func Fuzz\w+' . | while IFS=: read -r file func; do \
+		go test "$$(dirname "$$file")" -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME) || exit 1; done
+
+##### Use
+
+.PHONY: demo install uninstall deploy undeploy
+demo: parts build bin/helm-standin ## Start a hub, two members, Flux and Fleetwright on this machine; DEMO_ONCE=1 ends by itself.
+	cd e2e && go run ./demo
+
+install: bin/kubectl ## Apply the CRDs to the cluster of the current kubeconfig.
+	bin/kubectl apply --server-side -k config/crd
+
+uninstall: bin/kubectl ## Delete the CRDs, and with them all their objects.
+	bin/kubectl delete --ignore-not-found -k config/crd
+
+deploy: bin/kubectl ## Apply Fleetwright to the cluster of the current kubeconfig.
+	bin/kubectl apply --server-side -k config/default
+
+undeploy: bin/kubectl ## Delete Fleetwright, CRDs and all.
+	bin/kubectl delete --ignore-not-found -k config/default

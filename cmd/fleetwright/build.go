@@ -1,0 +1,246 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
+	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/object"
+)
+
+type buildOptions struct {
+	source       manifest.Source
+	output       string
+	dir          string
+	members      []string
+	applications []string
+	strict       bool
+}
+
+func newBuild() *cobra.Command {
+	var o buildOptions
+	cmd := &cobra.Command{
+		Use:   "build PATH...",
+		Short: "Print the Flux objects that a repository renders to",
+		Long: `Print the Flux objects that Fleetwright would apply for the Fleets, Applications and clusters in PATH: a file, a folder,
+or - for stdin. A folder is read with all that is below it; one with a kustomization.yaml is built. Other objects are
+passed over.
+
+It needs no cluster and opens no connection. What kubectl apply would refuse is refused, with file, line and field.
+
+Exit code 0: all was rendered. 1: something could not be rendered; the rest is printed. 2: the command or the input is
+wrong; nothing is printed.`,
+		Example: `  # All that a repository renders to
+  fleetwright build .
+
+  # What one member gets
+  fleetwright build . --member edge-7
+
+  # One file for each member, to look at in a pull request; warnings fail
+  fleetwright build . --output-dir rendered --strict
+
+  # Members that are on the hub and not in Git
+  kubectl get attachedclusters,clusters -A -o yaml > members.yaml
+  fleetwright build . --members members.yaml`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.source.Paths, o.source.Stdin = args, cmd.InOrStdin()
+			return o.run(cmd)
+		},
+		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+			return nil, cobra.ShellCompDirectiveDefault // files
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.output, "output", "o", "yaml", "format: yaml or json")
+	f.StringVar(&o.dir, "output-dir", "", "write one file for each member into this folder, and delete those of members that are gone")
+	f.StringSliceVar(&o.members, "member", nil, "only what is for this member (may be repeated)")
+	f.StringSliceVar(&o.applications, "application", nil, "only what this Application renders to (may be repeated)")
+	f.StringVar(&o.source.Members, "members", "", "file, or -, with the AttachedClusters and Clusters of the hub, as kubectl get -o yaml prints them")
+	f.StringVarP(&o.source.Namespace, "namespace", "n", "default", "namespace of the objects that have none")
+	f.BoolVar(&o.strict, "strict", false, "fail on warnings")
+	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	cmd.RegisterFlagCompletionFunc("member", completeFromPaths(&o.source, "AttachedCluster", "Cluster"))
+	cmd.RegisterFlagCompletionFunc("application", completeFromPaths(&o.source, "Application"))
+	return cmd
+}
+
+func (o *buildOptions) run(cmd *cobra.Command) error {
+	switch {
+	case len(o.source.Paths) == 0:
+		return errors.New("PATH is missing: name a file or a folder, or - for stdin")
+	case o.output != "yaml" && o.output != "json":
+		return fmt.Errorf("--output %s: has to be yaml or json", o.output)
+	case o.dir != "" && o.output != "yaml":
+		return errors.New("--output-dir writes YAML: leave --output out")
+	}
+	set, err := o.source.Read()
+	if err != nil {
+		return err
+	}
+	if err := o.checkNames(set); err != nil {
+		return err
+	}
+
+	result := application.Render(set.Declared)
+	result = o.narrow(result)
+	if o.dir != "" {
+		err = writeDir(o.dir, result, o.complete(result))
+	} else {
+		err = printObjects(cmd.OutOrStdout(), o.output, objects(result))
+	}
+	if err != nil {
+		return failure{exitFailed, err}
+	}
+	return o.report(cmd, set, result)
+}
+
+// complete says whether the result is all there is: then what is not in it is gone.
+func (o *buildOptions) complete(r application.Result) bool {
+	return len(o.members)+len(o.applications) == 0 &&
+		!slices.ContainsFunc(r.Problems, func(p application.Problem) bool { return !p.Warning })
+}
+
+// report writes the problems, the worst first.
+func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result application.Result) error {
+	var errs, warnings []error
+	for _, p := range result.Problems {
+		text := fmt.Errorf("%s: Application %s: %s", set.Position(appsv1.ApplicationKind, p.Namespace, p.Application), p.Application, describe(p))
+		if p.Warning {
+			warnings = append(warnings, text)
+		} else {
+			errs = append(errs, text)
+		}
+	}
+	warnings = append(warnings, set.Warnings...)
+	severity := "warning"
+	if o.strict {
+		severity = "error"
+	}
+	report(cmd.ErrOrStderr(), "error", errors.Join(errs...))
+	report(cmd.ErrOrStderr(), severity, errors.Join(warnings...))
+	if len(errs) > 0 || o.strict && len(warnings) > 0 {
+		return failure{code: exitFailed}
+	}
+	return nil
+}
+
+func describe(p application.Problem) string {
+	text := ""
+	if p.Policy != "" && !strings.Contains(p.Message, "policy "+p.Policy) {
+		text = "policy " + p.Policy + ": "
+	}
+	if p.Member != "" {
+		text += "member " + p.Member + ": "
+	}
+	return text + p.Message
+}
+
+func objects(r application.Result) []*object.Object {
+	out := make([]*object.Object, len(r.Objects))
+	for i := range r.Objects {
+		out[i] = r.Objects[i].Object
+	}
+	return out
+}
+
+// narrow keeps what was asked for. With a member's objects go the sources that they share with others.
+func (o *buildOptions) narrow(r application.Result) application.Result {
+	type part struct{ namespace, application, policy string }
+	uses := map[part]bool{}
+	for _, x := range r.Objects {
+		if slices.Contains(o.members, x.Member.Name) {
+			uses[part{x.Metadata.Namespace, x.Application, x.Policy}] = true
+			uses[part{x.Metadata.Namespace, x.Application, ""}] = true
+		}
+	}
+	r.Objects = slices.DeleteFunc(r.Objects, func(x application.Rendered) bool {
+		if len(o.applications) > 0 && !slices.Contains(o.applications, x.Application) {
+			return true
+		}
+		if len(o.members) == 0 || slices.Contains(o.members, x.Member.Name) {
+			return false
+		}
+		return !isSource(x) || !uses[part{x.Metadata.Namespace, x.Application, x.Policy}]
+	})
+	r.Problems = slices.DeleteFunc(r.Problems, func(p application.Problem) bool {
+		return len(o.applications) > 0 && !slices.Contains(o.applications, p.Application) ||
+			len(o.members) > 0 && p.Member != "" && !slices.Contains(o.members, p.Member)
+	})
+	return r
+}
+
+// checkNames refuses names that nothing has.
+func (o *buildOptions) checkNames(set *manifest.Set) error {
+	var members, applications []string
+	for _, c := range set.AttachedClusters {
+		members = append(members, c.Name)
+	}
+	for _, c := range set.Clusters {
+		members = append(members, c.Name)
+	}
+	for _, f := range set.Fleets {
+		for _, c := range f.Spec.Clusters {
+			members = append(members, c.Name)
+		}
+	}
+	for _, a := range set.Applications {
+		applications = append(applications, a.Name)
+	}
+	return errors.Join(checkNames("member", o.members, members), checkNames("application", o.applications, applications))
+}
+
+func checkNames(flag string, wanted, known []string) error {
+	var errs []error
+	for _, name := range wanted {
+		if !slices.Contains(known, name) {
+			errs = append(errs, fmt.Errorf("--%s %s: there is none of that name%s", flag, name, suggest(name, known)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// suggest names what is written nearly like a name; everything, if that is not much.
+func suggest(name string, known []string) string {
+	slices.Sort(known)
+	known = slices.Compact(known)
+	near := slices.Clone(known)
+	if len(known) > 5 {
+		near = slices.DeleteFunc(near, func(k string) bool {
+			return distance(name, k) > max(2, len(name)/3) && !strings.Contains(k, name) && !strings.Contains(name, k)
+		})
+		slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(distance(name, a), distance(name, b)) })
+		near = near[:min(5, len(near))]
+	}
+	if len(near) == 0 {
+		return ""
+	}
+	return ": did you mean " + strings.Join(near, ", ") + "?"
+}
+
+// distance is the number of characters to insert, delete or replace to make a into b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replace := diagonal
+			if a[i] != b[j] {
+				replace++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replace, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,315 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/spf13/cobra"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/yaml"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+)
+
+// listing is something that get shows: objects of one kind, or of kinds that are shown together.
+type listing struct {
+	use, short string
+	aliases    []string
+	resources  []schema.GroupVersionResource
+	columns    []string
+	row        func(o *unstructured.Unstructured, s *status, now time.Time) []string
+}
+
+// status is what the statuses of all our kinds have.
+type status struct {
+	clusterv1.MemberHealth `json:",inline"`
+	Members                fleetv1.MemberSummary `json:"members"`
+}
+
+var memberColumns = []string{"NAME", "READY", "MEMBERS", "AGE", "STATUS"}
+
+var listings = []listing{
+	{
+		use: "fleets", short: "List Fleets", aliases: []string{"fleet"},
+		resources: []schema.GroupVersionResource{fleetv1.GroupVersion.WithResource("fleets")},
+		columns:   memberColumns, row: memberRow,
+	},
+	{
+		use: "applications", short: "List Applications", aliases: []string{"application", "apps", "app"},
+		resources: []schema.GroupVersionResource{appsv1.GroupVersion.WithResource("applications")},
+		columns:   memberColumns, row: memberRow,
+	},
+	{
+		use: "clusters", short: "List AttachedClusters and Clusters", aliases: []string{"cluster", "attachedclusters", "attachedcluster"},
+		resources: []schema.GroupVersionResource{clusterv1.GroupVersion.WithResource("attachedclusters"), clusterv1.GroupVersion.WithResource("clusters")},
+		columns:   []string{"NAME", "KIND", "READY", "VERSION", "NODES", "EXPIRES", "AGE", "STATUS"}, row: clusterRow,
+	},
+}
+
+func memberRow(o *unstructured.Unstructured, s *status, now time.Time) []string {
+	ready, message := s.ready()
+	return []string{o.GetName(), ready, cmp.Or(s.Members.Summary, "<none>"), age(o, now), message}
+}
+
+func clusterRow(o *unstructured.Unstructured, s *status, now time.Time) []string {
+	ready, message := s.ready()
+	nodes, expires := "<none>", "<none>"
+	if s.Nodes != nil {
+		nodes = fmt.Sprint(*s.Nodes)
+	}
+	if at := s.CredentialsExpireAt; at != nil {
+		expires = "expired"
+		if left := at.Sub(now); left > 0 {
+			expires = duration.HumanDuration(left)
+		}
+	}
+	return []string{o.GetName(), o.GetKind(), ready, cmp.Or(s.KubernetesVersion, "<none>"), nodes, expires, age(o, now), message}
+}
+
+func (s *status) ready() (ready, message string) {
+	c := apimeta.FindStatusCondition(s.Conditions, meta.ReadyCondition)
+	if c == nil {
+		return string(metav1.ConditionUnknown), "has no status yet: is the controller running?"
+	}
+	return string(c.Status), c.Message
+}
+
+func age(o *unstructured.Unstructured, now time.Time) string {
+	return duration.HumanDuration(now.Sub(o.GetCreationTimestamp().Time))
+}
+
+// hub is the cluster that get asks.
+type hub struct {
+	kubeconfig, context, namespace string
+	allNamespaces                  bool
+}
+
+func newGet() *cobra.Command {
+	var h hub
+	var output string
+	cmd := &cobra.Command{
+		Use:   "get",
+		Short: "Show what the hub has",
+		Example: `  # The fleets of all namespaces, and the members that are not well
+  fleetwright get fleets -A -o wide
+
+  # One Application
+  fleetwright get app web -n shop
+
+  # All members, with their versions and when their credentials expire
+  fleetwright get clusters`,
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&h.kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
+	f.StringVar(&h.context, "context", "", "context of the kubeconfig; else its current one")
+	f.StringVarP(&h.namespace, "namespace", "n", "", "namespace; else that of the context")
+	f.BoolVarP(&h.allNamespaces, "all-namespaces", "A", false, "all namespaces")
+	f.StringVarP(&output, "output", "o", "", "format: wide, json, yaml or name")
+	formats := []string{"wide", "json", "yaml", "name"}
+	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+
+	for _, l := range listings {
+		cmd.AddCommand(&cobra.Command{
+			Use: l.use + " [NAME]", Short: l.short, Aliases: l.aliases, Args: cobra.MaximumNArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error {
+				if output != "" && !slices.Contains(formats, output) {
+					return fmt.Errorf("--output %s: has to be %s", output, strings.Join(formats, ", "))
+				}
+				if h.allNamespaces && len(args) > 0 {
+					return errors.New("a NAME is of one namespace: leave out --all-namespaces")
+				}
+				name := ""
+				if len(args) > 0 {
+					name = args[0]
+				}
+				if err := h.get(cmd, l, name, output, time.Now()); err != nil {
+					return failure{exitFailed, err}
+				}
+				return nil
+			},
+			ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+				if len(args) > 0 {
+					return nil, cobra.ShellCompDirectiveNoFileComp
+				}
+				objects, _, _ := h.list(cmd.Context(), l, "", 3*time.Second)
+				return names(objects), cobra.ShellCompDirectiveNoFileComp
+			},
+		})
+	}
+	return cmd
+}
+
+func names(objects []unstructured.Unstructured) []string {
+	var out []string
+	for _, o := range objects {
+		out = append(out, o.GetName())
+	}
+	return out
+}
+
+// list returns the objects of a listing, or the one of a name, sorted, and the namespace that was asked.
+func (h *hub) list(ctx context.Context, l listing, name string, timeout time.Duration) ([]unstructured.Unstructured, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = h.kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: h.context})
+	config, err := loader.ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, "", errors.New("no cluster is configured: name a kubeconfig with --kubeconfig or KUBECONFIG, and a context in it with --context")
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	namespace := h.namespace
+	if namespace == "" && !h.allNamespaces {
+		if namespace, _, err = loader.Namespace(); err != nil {
+			return nil, "", err
+		}
+	}
+	if h.allNamespaces {
+		namespace = metav1.NamespaceAll
+	}
+	config.Timeout = timeout
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, "", err
+	}
+
+	// A list, for one name too: then a 404 says that there is no such kind, never that there is no such object.
+	options := metav1.ListOptions{}
+	if name != "" {
+		options.FieldSelector = fields.OneTermEqualSelector("metadata.name", name).String()
+	}
+	var out []unstructured.Unstructured
+	for _, resource := range l.resources {
+		list, err := client.Resource(resource).Namespace(namespace).List(ctx, options)
+		if apierrors.IsNotFound(err) {
+			return nil, "", fmt.Errorf("%s does not know %s: is it the hub, and are Fleetwright's CRDs installed there?", config.Host, resource.GroupResource())
+		}
+		if err != nil {
+			return nil, "", fmt.Errorf("%s: %w", config.Host, err)
+		}
+		out = append(out, list.Items...)
+	}
+	slices.SortStableFunc(out, func(a, b unstructured.Unstructured) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return out, namespace, nil
+}
+
+func (h *hub) get(cmd *cobra.Command, l listing, name, output string, now time.Time) error {
+	objects, namespace, err := h.list(cmd.Context(), l, name, 30*time.Second)
+	if err != nil {
+		return err
+	}
+	where := ""
+	if namespace != "" {
+		where = " in namespace " + namespace
+	}
+	if name != "" && len(objects) == 0 {
+		all, _, err := h.list(cmd.Context(), l, "", 30*time.Second)
+		if err != nil {
+			return err
+		}
+		return fmt.Errorf("there is no %s among the %s%s%s", name, l.use, where, suggest(name, names(all)))
+	}
+	w := cmd.OutOrStdout()
+	switch output {
+	case "json", "yaml":
+		return printData(w, output, objects, name != "")
+	case "name":
+		for _, o := range objects {
+			fmt.Fprintf(w, "%s.%s/%s\n", strings.ToLower(o.GetKind()), o.GroupVersionKind().Group, o.GetName())
+		}
+		return nil
+	}
+	if len(objects) == 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "there are no %s%s\n", l.use, where)
+		return nil
+	}
+	return printTable(w, l, objects, h.allNamespaces, output == "wide", now)
+}
+
+// printData writes objects as kubectl does: one as it is, several as a List.
+func printData(w io.Writer, format string, objects []unstructured.Unstructured, one bool) error {
+	items := make([]any, len(objects))
+	for i, o := range objects {
+		o.SetManagedFields(nil)
+		items[i] = o.Object
+	}
+	var out any = map[string]any{"apiVersion": "v1", "kind": "List", "items": items}
+	if one && len(items) == 1 {
+		out = items[0]
+	}
+	if format == "yaml" {
+		b, err := yaml.Marshal(out)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(b)
+		return err
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "    ")
+	return e.Encode(out)
+}
+
+func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, namespaces, wide bool, now time.Time) error {
+	var notReady [][]string
+	rows := [][]string{l.columns}
+	for i := range objects {
+		o := &objects[i]
+		var s status
+		if fields, ok := o.Object["status"].(map[string]any); ok {
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructured(fields, &s); err != nil {
+				return fmt.Errorf("%s %s: status: %w", o.GetKind(), o.GetName(), err)
+			}
+		}
+		rows = append(rows, l.row(o, &s, now))
+		for _, m := range s.Members.NotReady {
+			notReady = append(notReady, []string{o.GetNamespace(), o.GetName(), cmp.Or(m.Name, "<hub>"), m.Reason, m.Message})
+		}
+		if n := s.Members.NotReadyOmitted; n > 0 {
+			notReady = append(notReady, []string{o.GetNamespace(), o.GetName(), fmt.Sprintf("and %d more", n), "", ""})
+		}
+	}
+	if namespaces {
+		rows[0] = append([]string{"NAMESPACE"}, rows[0]...)
+		for i := range objects {
+			rows[i+1] = append([]string{objects[i].GetNamespace()}, rows[i+1]...)
+		}
+	}
+	if err := writeTable(w, rows); err != nil || !wide || len(notReady) == 0 {
+		return err
+	}
+	fmt.Fprintln(w, "\nMembers that are not well:")
+	return writeTable(w, append([][]string{{"NAMESPACE", "NAME", "MEMBER", "REASON", "MESSAGE"}}, notReady...))
+}
+
+// writeTable writes a table with kubectl's spacing.
+func writeTable(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 6, 4, 3, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+	}
+	return t.Flush()
+}

@@ -1,0 +1,144 @@
+package manifest
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/kustomize/api/konfig"
+	"sigs.k8s.io/kustomize/api/krusty"
+	"sigs.k8s.io/kustomize/api/types"
+	"sigs.k8s.io/kustomize/kyaml/filesys"
+)
+
+// load reads the documents of files, folders and, for -, stdin. What it cannot read is an error each; the rest is read.
+func load(paths []string, stdin io.Reader) (documents []Document, err error) {
+	var errs []error
+	add := func(d []Document, err error) {
+		documents = append(documents, d...)
+		errs = append(errs, err)
+	}
+	for _, path := range paths {
+		if path == "-" {
+			data, err := io.ReadAll(stdin)
+			errs = append(errs, err)
+			add(parse("stdin", data))
+			continue
+		}
+		info, err := os.Stat(path)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case info.IsDir():
+			add(loadFolder(path))
+		default:
+			data, err := os.ReadFile(path)
+			if errs = append(errs, err); err == nil {
+				add(parse(path, data))
+			}
+		}
+	}
+	return documents, errors.Join(errs...)
+}
+
+// loadFolder reads a folder as Flux does: one with a kustomization is built, and of any other everything below it is
+// read, where a folder with a kustomization is built again.
+func loadFolder(root string) (documents []Document, err error) {
+	var errs []error
+	err = filepath.WalkDir(root+string(filepath.Separator), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		path = filepath.Clean(path)
+		if entry.IsDir() {
+			if strings.HasPrefix(entry.Name(), ".") && len(path) > len(filepath.Clean(root)) {
+				return fs.SkipDir // .git, .github
+			}
+			if file := kustomization(path); file != "" {
+				built, err := build(path, file)
+				documents, errs = append(documents, built...), append(errs, err)
+				return fs.SkipDir
+			}
+			return nil
+		}
+		if !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		// A folder holds Helm templates and whatever else is YAML to its own programs. None of that is for us, and our
+		// objects name their group.
+		if !bytes.Contains(data, []byte(groupSuffix)) {
+			return nil
+		}
+		read, err := parse(path, data)
+		documents, errs = append(documents, read...), append(errs, err)
+		return nil
+	})
+	return documents, errors.Join(append(errs, err)...)
+}
+
+func kustomization(folder string) string {
+	for _, name := range konfig.RecognizedKustomizationFileNames() {
+		file := filepath.Join(folder, name)
+		if info, err := os.Stat(file); err == nil && !info.IsDir() {
+			return file
+		}
+	}
+	return ""
+}
+
+// build runs kustomize as Flux does, but that nothing is loaded from elsewhere. Its output has lost the lines.
+func build(folder, file string) ([]Document, error) {
+	defer offline()()
+	at := Position{File: file}
+	resources, err := krusty.MakeKustomizer(&krusty.Options{
+		LoadRestrictions: types.LoadRestrictionsNone,
+		PluginConfig:     types.DisabledPluginConfig(),
+	}).Run(filesys.MakeFsOnDisk(), folder)
+	if err != nil {
+		text := strings.ReplaceAll(err.Error(), "\n", " ")
+		if strings.Contains(text, "no 'git' program") {
+			text = errRemote.Error() + ": " + text
+		}
+		return nil, at.errorf("kustomize build: %s", text)
+	}
+	out, err := resources.AsYaml()
+	if err != nil {
+		return nil, at.errorf("kustomize build: %w", err)
+	}
+	documents, err := parse(file, out)
+	if err != nil {
+		return nil, at.errorf("kustomize build: %w", err)
+	}
+	for i := range documents {
+		documents[i].Start, documents[i].node = at, nil
+	}
+	return documents, nil
+}
+
+var errRemote = errors.New("nothing is loaded from elsewhere: copy what the kustomization refers to into the repository")
+
+// offline keeps kustomize, which has no such option, from fetching anything: it uses http.DefaultTransport and the git
+// on PATH. What it returns undoes it.
+func offline() (restore func()) {
+	transport, path := http.DefaultTransport, os.Getenv("PATH")
+	http.DefaultTransport = refuse{}
+	os.Setenv("PATH", "")
+	return func() {
+		http.DefaultTransport = transport
+		os.Setenv("PATH", path)
+	}
+}
+
+type refuse struct{}
+
+func (refuse) RoundTrip(*http.Request) (*http.Response, error) { return nil, errRemote }

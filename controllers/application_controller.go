@@ -1,0 +1,151 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
+	"k8s.io/apimachinery/pkg/types"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/object"
+)
+
+// +kubebuilder:rbac:groups=apps.kurator.dev,resources=applications,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=apps.kurator.dev,resources=applications/status,verbs=patch
+// +kubebuilder:rbac:groups=apps.kurator.dev,resources=applications/finalizers,verbs=update
+// +kubebuilder:rbac:groups=fleet.kurator.dev,resources=fleets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.kurator.dev,resources=attachedclusters;clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=kustomize.toolkit.fluxcd.io,resources=kustomizations,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=helm.toolkit.fluxcd.io,resources=helmreleases,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=source.toolkit.fluxcd.io,resources=gitrepositories;ocirepositories;buckets;helmrepositories;helmcharts,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
+
+// ApplicationFinalizer keeps an Application until its children have ended.
+const ApplicationFinalizer = "finalizers.fleetwright.dev"
+
+// FieldOwner is the field manager of everything that is applied, and RequestOwner that of a reconcile request passed on.
+const (
+	FieldOwner   = "fleetwright"
+	RequestOwner = "fleetwright-request"
+)
+
+// ApplicationReconciler turns Applications into Flux objects.
+//
+// A pass reads everything from the cache (observe), decides what to do with each object (decide), does it (apply, end)
+// and says so (report). What it remembers between passes only saves work: a new process comes to the same.
+type ApplicationReconciler struct {
+	client.Client
+	// APIReader reads past the cache, which is done only before something is ended.
+	APIReader client.Reader
+	record.EventRecorder
+	runtimectrl.Metrics
+
+	mu     sync.Mutex
+	states map[types.NamespacedName]*appState
+	claims *releaseClaims
+}
+
+// Reconcile brings the objects of one Application to what is declared.
+func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
+	start := time.Now()
+	cached := &appsv1.Application{}
+	if err := r.Get(ctx, req.NamespacedName, cached); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	app := cached.DeepCopy()
+	defer func() {
+		err = errors.Join(err, r.patchStatus(ctx, cached, app))
+		r.RecordDuration(ctx, app, start)
+	}()
+
+	if !app.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, r.finalize(ctx, app)
+	}
+	if suspended(app, app.Spec.Suspend) {
+		setSuspended(app, app.Annotations, &app.Status.ReconcileRequestStatus)
+		return ctrl.Result{}, nil
+	}
+	conditions.Delete(app, suspendedCondition)
+	if !controllerutil.ContainsFinalizer(app, ApplicationFinalizer) {
+		if err := r.addFinalizer(ctx, app); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+
+	obs, err := r.observe(ctx, app)
+	if err != nil {
+		if errors.Is(err, errInvalid) {
+			setStalled(app, invalidReason, err)
+			return ctrl.Result{}, reconcile.TerminalError(err)
+		}
+		return ctrl.Result{}, fmt.Errorf("reading what is there: %w", err)
+	}
+	plan := r.decide(ctx, obs)
+	failed := r.apply(ctx, obs, plan)
+	failed = append(failed, r.end(ctx, obs, plan)...)
+	failed = append(failed, r.passOnRequest(ctx, obs)...)
+	r.report(obs, plan)
+	// An error is in the status of its member; returning it makes the queue try again.
+	return ctrl.Result{}, kerrors.NewAggregate(first(failed, 3))
+}
+
+// appState is what is remembered of an Application between passes.
+type appState struct {
+	*compiled
+	children map[childKey]*childState
+	// verified is the generation at which an object was last seen to be as declared.
+	verified map[types.UID]int64
+	mu       sync.Mutex // guards verified
+	// applied is what was written and may not have come back through the watch yet: object.Ref to applied.
+	applied sync.Map
+}
+
+func (r *ApplicationReconciler) state(key types.NamespacedName) *appState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s, ok := r.states[key]
+	if !ok {
+		s = &appState{verified: map[types.UID]int64{}}
+		r.states[key] = s
+	}
+	return s
+}
+
+func (r *ApplicationReconciler) forget(key types.NamespacedName) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.states, key)
+	syncLatency.forget(key)
+}
+
+// gone forgets the write of an object that was deleted, so that it is made anew at once.
+func (r *ApplicationReconciler) gone(key types.NamespacedName, ref object.Ref) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if s, ok := r.states[key]; ok {
+		s.applied.Delete(ref)
+	}
+}
+
+func (r *ApplicationReconciler) addFinalizer(ctx context.Context, app *appsv1.Application) error {
+	before := app.DeepCopy()
+	controllerutil.AddFinalizer(app, ApplicationFinalizer)
+	// The lock keeps a finalizer that somebody adds in between.
+	return r.Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner))
+}
+
+func first[T any](items []T, n int) []T { return items[:min(n, len(items))] }

@@ -1,0 +1,487 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/object"
+)
+
+// plan is what a pass is going to do, and how every member is.
+type plan struct {
+	// sources and children are to be applied.
+	sources, children []write
+	// endings are to be ended now. They are in order already: what depends on others ends first, in passes of its own.
+	endings []client.Object
+	// surplus counts the children that are to end, whether or not now.
+	surplus int
+	// prune is there while there is a surplus.
+	prune *appsv1.PruneStatus
+	// held says, one text each, why nothing is ended although something should be.
+	held []string
+
+	members map[member.Key]*memberState
+	// sourceProblems says what is wrong with sources.
+	sourceProblems []string
+	// unmatched says which overrides match nothing.
+	unmatched []string
+	objects   int
+}
+
+// write is an object to be applied.
+type write struct {
+	*object.Object
+	live   client.Object // nil if there is none
+	member *memberState  // nil for a source
+	claim  string
+	state  *childState
+}
+
+// childKey identifies a child by what it is for.
+type childKey struct {
+	policy string
+	member member.Key
+}
+
+// childState is what was rendered for a child.
+type childState struct {
+	stamp           application.Stamp
+	ref             object.Ref
+	digest          string
+	claim           string
+	waitsFor        []object.Ref
+	source          *object.Object
+	declaresSuspend bool
+	err             string
+}
+
+// memberState is how a member is: the worst of its children.
+type memberState struct {
+	key             member.Key
+	rank            rank
+	reason, message string
+	// protected members keep all their children: what they should have is not known.
+	protected bool
+	children  int
+}
+
+type rank int
+
+const (
+	ready rank = iota
+	idle       // suspended by hand
+	progressing
+	waiting
+	failed
+)
+
+// Reasons of members that are not well, beside those of the renderers and of the cluster objects.
+const (
+	progressingReason  = "Progressing"
+	childFailedReason  = "NotReady"
+	notOursReason      = "NotOurs"
+	applyFailedReason  = "ApplyFailed"
+	waitingReason      = "Waiting"
+	suspendedReason    = "Suspended"
+	endingReason       = "Ending"
+	sourceFailedReason = "SourceNotReady"
+)
+
+func (s *memberState) is(rank rank, reason, format string, args ...any) {
+	if rank > s.rank {
+		s.rank, s.reason, s.message = rank, reason, fmt.Sprintf(format, args...)
+	}
+}
+
+func (p *plan) member(key member.Key) *memberState {
+	s, ok := p.members[key]
+	if !ok {
+		s = &memberState{key: key}
+		p.members[key] = s
+	}
+	return s
+}
+
+// decide compares what is declared with what is there.
+func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan {
+	p := &plan{members: map[member.Key]*memberState{}}
+	wanted := map[object.Ref]bool{}
+
+	sourcesOurs := true
+	for _, source := range obs.state.Sources() {
+		wanted[source.Ref()] = true
+		sourcesOurs = p.decideSource(obs, source) && sourcesOurs
+	}
+	for _, policy := range obs.state.Policies() {
+		targets, known := obs.scope.Targets(policy)
+		if !known {
+			continue
+		}
+		p.unmatched = append(p.unmatched, policy.Unmatched(targets)...)
+		for _, m := range targets {
+			if m.Leaving {
+				continue
+			}
+			state := p.member(m.Key())
+			if m.KubeConfig == nil && m.Name != "" || !m.Ready {
+				state.protected = true
+				state.is(failed, m.Reason, "%s", m.Message)
+				continue
+			}
+			child := obs.render(policy, m)
+			if child.err != "" {
+				state.protected = true
+				state.is(failed, application.RenderFailedReason, "%s", child.err)
+				continue
+			}
+			if wanted[child.ref] {
+				state.is(failed, application.NameCollisionReason, "%s is the name of another policy's object, too: rename the policy", child.ref)
+				continue
+			}
+			wanted[child.ref] = true
+			if child.source != nil && !wanted[child.source.Ref()] {
+				wanted[child.source.Ref()] = true
+				p.decideSource(obs, child.source)
+			}
+			if !sourcesOurs && obs.children[child.ref] == nil {
+				state.is(failed, notOursReason, "the source has the name of an object that is not this Application's")
+				continue
+			}
+			r.decideChild(ctx, obs, p, policy, m, state, child, wanted)
+		}
+	}
+	obs.decideEndings(p, wanted)
+	return p
+}
+
+// render renders a policy for a member, or remembers that nothing has changed since it was.
+func (o *observed) render(policy *application.Policy, m *member.Member) *childState {
+	key := childKey{policy.Name, m.Key()}
+	stamp := o.state.Stamp(o.scope, policy, m)
+	if s, ok := o.state.children[key]; ok && s.stamp == stamp {
+		return s
+	}
+	s := &childState{stamp: stamp}
+	o.state.children[key] = s
+	child, err := o.state.Child(o.scope, policy, m)
+	if err != nil {
+		s.err = fmt.Sprintf("policy %s: %v", policy.Name, err)
+		return s
+	}
+	s.ref, s.digest, s.claim, s.waitsFor = child.Object.Ref(), child.Object.Digest(), child.Claim, child.WaitsFor
+	s.source, s.declaresSuspend = child.Source, declaresSuspend(child.Object)
+	return s
+}
+
+// decideSource plans a source, and says whether the name is free or ours.
+func (p *plan) decideSource(obs *observed, source *object.Object) bool {
+	p.objects++
+	live := obs.sources[source.Ref()]
+	if live == nil {
+		if other := obs.lookup(source.Ref()); other != nil {
+			p.sourceProblems = append(p.sourceProblems, fmt.Sprintf("%s exists and is not this Application's: rename one of them", source.Ref()))
+			return false
+		}
+	}
+	if live != nil && deleting(live) {
+		return true
+	}
+	if !obs.isAsDeclared(source.Digest(), live, func() *object.Object { return source }) {
+		if obs.state.isPending(source.Ref(), source.Digest(), live) {
+			return true
+		}
+		p.sources = append(p.sources, write{Object: source, live: live})
+		return true
+	}
+	if c := fluxReady(live); c != nil && c.Status == metav1.ConditionFalse {
+		p.sourceProblems = append(p.sourceProblems, fmt.Sprintf("%s: %s", source.Ref(), shorten(c.Message)))
+	}
+	return true
+}
+
+// isAsDeclared says whether a live object is as declared. The digest in its annotations says so at once, unless
+// somebody has changed the object since, which its generation tells.
+func (o *observed) isAsDeclared(digest string, live client.Object, declared func() *object.Object) bool {
+	if live == nil || live.GetAnnotations()[fleetv1.DigestAnnotation] != digest {
+		return false
+	}
+	if o.state.isVerified(live) {
+		return true
+	}
+	if d := declared(); d == nil || !asDeclared(d, live) {
+		return false
+	}
+	o.state.verify(live)
+	return true
+}
+
+func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, p *plan, policy *application.Policy, m *member.Member, state *memberState, child *childState, wanted map[object.Ref]bool) {
+
+	p.objects++
+	state.children++
+	live := obs.children[child.ref]
+	rendered := func() *object.Object {
+		c, err := obs.state.Child(obs.scope, policy, m)
+		if err != nil {
+			return nil // it was rendered before, from the same input
+		}
+		return c.Object
+	}
+
+	switch {
+	case live == nil:
+		if other := obs.lookup(child.ref); other != nil && ownerName(other) != obs.app.Name {
+			state.is(failed, notOursReason, "%s exists and is not this Application's: rename the policy, or delete it", child.ref)
+			return
+		}
+		if len(obs.missing) > 0 {
+			state.is(waiting, waitingReason, "waits for Application %s, which is not there or invalid", obs.missing[0])
+			return
+		}
+		for _, ref := range child.waitsFor {
+			if dependency := obs.lookup(ref); dependency == nil || !isTrue(fluxReady(dependency)) {
+				state.is(waiting, waitingReason, "%s waits for %s", child.ref, ref)
+				return
+			}
+		}
+	case deleting(live):
+		state.is(progressing, progressingReason, "%s is being deleted, and made anew after that", child.ref)
+		return
+	case memberOf(live) != m.Key():
+		// It serves another member under the same name: that one's end comes first, then the new one. It is never pointed
+		// at another cluster.
+		delete(wanted, child.ref)
+		state.is(progressing, progressingReason, "%s is still that of %s, and ends first", child.ref, memberOf(live))
+		return
+	case fluxSuspended(live) && !child.declaresSuspend:
+		state.is(idle, suspendedReason, "%s is suspended: flux resume %s %s -n %s", child.ref, fluxCommand(child.ref.Kind), child.ref.Name, obs.app.Namespace)
+		return
+	case obs.isAsDeclared(child.digest, live, rendered):
+		obs.state.applied.Delete(child.ref)
+		state.judge(child.ref, live)
+		return
+	}
+
+	if obs.state.isPending(child.ref, child.digest, live) {
+		state.is(progressing, progressingReason, "%s was applied", child.ref)
+		return
+	}
+	if child.claim != "" && (live == nil || claimOf(live) != child.claim) {
+		if other := r.takeClaim(ctx, obs.app, child); other != "" {
+			state.is(failed, application.ReleaseConflictReason,
+				"the Helm release of %s on the member is that of %s already: change releaseName or targetNamespace of one", child.ref, other)
+			return
+		}
+	}
+	if o := rendered(); o != nil {
+		state.is(progressing, progressingReason, "%s was applied", child.ref)
+		p.children = append(p.children, write{Object: o, live: live, member: state, claim: child.claim, state: child})
+	}
+}
+
+// judge says how a child is that is as declared.
+func (s *memberState) judge(ref object.Ref, live client.Object) {
+	condition := fluxReady(live)
+	switch {
+	case fluxSuspended(live):
+		s.is(idle, suspendedReason, "%s is declared suspended", ref)
+	case condition == nil || condition.Status == metav1.ConditionUnknown:
+		s.is(progressing, progressingReason, "%s: Flux is at work", ref)
+	case condition.Status == metav1.ConditionFalse:
+		s.is(failed, childFailedReason, "%s: %s", ref, explain(condition.Message))
+	}
+}
+
+func isTrue(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionTrue }
+
+func fluxCommand(kind string) string {
+	if kind == helmv2.HelmReleaseKind {
+		return "helmrelease"
+	}
+	return "kustomization"
+}
+
+// explain adds what to do to messages of Flux that do not say so.
+func explain(message string) string {
+	short := shorten(message)
+	for _, kind := range []string{"HelmRepository", "HelmRelease", "GitRepository", "OCIRepository", "Bucket", "HelmChart", kustomizev1.KustomizationKind} {
+		if strings.Contains(message, `no matches for kind "`+kind+`"`) {
+			return short + ": members have no Flux, so a " + kind + " belongs on the hub: use a helm policy, or a policy without a destination"
+		}
+	}
+	return short
+}
+
+// shorten makes a message one line of a bounded length, so that a status stays small.
+func shorten(message string) string {
+	const most = 250
+	message = strings.Join(strings.Fields(message), " ")
+	if runes := []rune(message); len(runes) > most {
+		return string(runes[:most]) + "…"
+	}
+	return message
+}
+
+// decideEndings plans the end of what is not wanted any more: only where it is known that it is not, within the
+// budget, and in reverse order of dependencies.
+func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
+	var surplus []client.Object
+	for ref, live := range o.children {
+		if !wanted[ref] && !p.member(memberOf(live)).protected {
+			surplus = append(surplus, live)
+		}
+	}
+	sortObjects(surplus)
+	surplus = slices.DeleteFunc(surplus, func(live client.Object) bool { return o.missingMember(p, memberOf(live)) })
+
+	if unknown := o.unknownFleets(); len(unknown) > 0 && len(surplus) > 0 {
+		p.held = append(p.held, fmt.Sprintf("%d objects are not ended as long as the members are not all known: %s",
+			len(surplus), o.unknown[unknown[0]].message))
+	} else if o.withinBudget(p, surplus) {
+		p.endings = append(p.endings, inReverseOrder(o.endable(p, surplus))...)
+	}
+	p.surplus = len(surplus)
+	o.endSources(p, wanted)
+	for key, s := range p.members { // members that were only asked after
+		if s.children == 0 && s.rank == ready {
+			delete(p.members, key)
+		}
+	}
+}
+
+// missingMember says whether a child belongs to a member that a fleet names and that does not exist: it has lost its
+// kind, and is protected under its name.
+func (o *observed) missingMember(p *plan, key member.Key) bool {
+	s, ok := p.members[member.Key{Name: key.Name}]
+	return ok && key.Name != "" && s.protected
+}
+
+// endable leaves out what the user has suspended: Flux would not clean up after it.
+func (o *observed) endable(p *plan, surplus []client.Object) []client.Object {
+	return slices.DeleteFunc(slices.Clone(surplus), func(live client.Object) bool {
+		if deleting(live) || !fluxSuspended(live) || o.app.Spec.DeletionPolicy == appsv1.DeletionPolicyOrphan {
+			return false
+		}
+		p.held = append(p.held, fmt.Sprintf("%s is suspended and would leave everything behind: resume it so that it cleans up, or delete it",
+			kindOf(live).String()))
+		return true
+	})
+}
+
+// inReverseOrder returns what can end now: nothing that another one that is to end comes after.
+func inReverseOrder(surplus []client.Object) []client.Object {
+	needed := map[object.Ref]bool{}
+	for _, live := range surplus {
+		for _, ref := range dependsOn(live) {
+			needed[ref] = true
+		}
+	}
+	now := slices.DeleteFunc(slices.Clone(surplus), func(live client.Object) bool { return needed[kindOf(live)] })
+	if len(now) == 0 {
+		return surplus // they wait for each other, which only a hand can have made
+	}
+	return now
+}
+
+// endSources plans the end of sources that nothing wants and nothing uses.
+func (o *observed) endSources(p *plan, wanted map[object.Ref]bool) {
+	used := map[object.Ref]bool{}
+	for _, live := range o.children {
+		used[sourceOf(live)] = true
+	}
+	for _, live := range o.sources {
+		if wanted[kindOf(live)] {
+			used[sourceOf(live)] = true
+		}
+	}
+	var unused []client.Object
+	for ref, live := range o.sources {
+		if !wanted[ref] && !used[ref] && len(o.unknownFleets()) == 0 {
+			unused = append(unused, live)
+		}
+	}
+	sortObjects(unused)
+	p.endings = append(p.endings, unused...)
+}
+
+// withinBudget fills in the prune status, and says whether the surplus may end.
+func (o *observed) withinBudget(p *plan, surplus []client.Object) bool {
+	if len(surplus) == 0 {
+		return false
+	}
+	ending, having := map[member.Key]bool{}, map[member.Key]bool{}
+	for _, live := range o.children {
+		having[memberOf(live)] = true
+	}
+	for _, live := range surplus {
+		ending[memberOf(live)] = true
+	}
+	status, before := &o.app.Status, o.app.Status.Prune
+	p.prune = &appsv1.PruneStatus{Members: len(ending), Of: len(having), Objects: len(surplus)}
+	if !o.overBudget(p, ending, len(having)) {
+		return true
+	}
+
+	given := o.app.Annotations[fleetv1.AllowPruneAnnotation]
+	if before != nil && before.AllowedBy != "" && before.AllowedBy == given { // goes on
+		p.prune.AllowedBy = given
+		return true
+	}
+	p.prune.Allow = allowPruneFor(o.app.Generation, status.LastHandledPrune)
+	if given != "" && given != status.LastHandledPrune && (given == p.prune.Allow || strings.HasPrefix(given, fmt.Sprintf("%d-", o.app.Generation))) {
+		p.prune.AllowedBy, p.prune.Allow, status.LastHandledPrune = given, "", given
+		return true
+	}
+	return false
+}
+
+// overBudget says whether this many members are too many to lose in one step. A selector that suddenly matches nothing
+// is, whatever the number.
+func (o *observed) overBudget(p *plan, ending map[member.Key]bool, having int) bool {
+	if n := len(ending); n > 1 && n > o.budget(having) {
+		return true
+	}
+	for _, policy := range o.state.Policies() {
+		fleet := o.fleets[policy.Fleet]
+		if fleet == nil || !policy.HasSelector && fleet.Spec.ClusterSelector == nil {
+			continue
+		}
+		if targets, known := o.scope.Targets(policy); known && len(targets) == 0 {
+			for _, live := range o.children {
+				if live.GetLabels()[appsv1.PolicyLabel] == policy.Name {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// budget returns how many of this many members may lose children in one step.
+func (o *observed) budget(having int) int {
+	budget := intstr.FromString("50%")
+	if o.app.Spec.PruneBudget != nil {
+		budget = *o.app.Spec.PruneBudget
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(&budget, having, false)
+	if err != nil { // admission does not let it through
+		return 0
+	}
+	return n
+}
+
+func sortObjects(objects []client.Object) {
+	slices.SortFunc(objects, func(a, b client.Object) int { return strings.Compare(kindOf(a).String(), kindOf(b).String()) })
+}

@@ -1,0 +1,216 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/member"
+)
+
+// end ends what the plan says, after a look past the cache that nothing which was decided on has changed.
+func (r *ApplicationReconciler) end(ctx context.Context, obs *observed, p *plan) []error {
+	endings := slices.DeleteFunc(slices.Clone(p.endings), deleting)
+	if len(endings) == 0 {
+		return nil
+	}
+	if err := r.confirm(ctx, obs, endings); err != nil {
+		return []error{fmt.Errorf("nothing was ended: %w", err)}
+	}
+	// The permission of a prune is used up before it is used: a process that is killed in between asks again, and finds
+	// the annotation still good as long as the status does not say otherwise.
+	ended, failures := r.endObjects(ctx, obs.app, endings)
+	if ended > 0 {
+		r.Eventf(obs.app, "Normal", "Pruned", "ended %d objects that are not declared any more", ended)
+	}
+	return failures
+}
+
+// errStale says that the cache is behind the API server.
+var errStale = errors.New("the cache is behind")
+
+// confirm compares what a decision to end something rests on with the API server. The cache may be behind, for one kind
+// more than for another; gone is only what the API server says is gone.
+func (r *ApplicationReconciler) confirm(ctx context.Context, obs *observed, endings []client.Object) error {
+	app := &appsv1.Application{}
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(obs.app), app); err != nil {
+		return err
+	}
+	if app.UID != obs.app.UID || app.Generation != obs.app.Generation {
+		return fmt.Errorf("Application %s: %w", app.Name, errStale)
+	}
+	for name, cached := range obs.fleets {
+		fleet := &fleetv1.Fleet{}
+		if err := r.APIReader.Get(ctx, types.NamespacedName{Namespace: app.Namespace, Name: name}, fleet); err != nil {
+			return err
+		}
+		if fleet.UID != cached.UID || fleet.Generation != cached.Generation {
+			return fmt.Errorf("Fleet %s: %w", name, errStale)
+		}
+	}
+	seen := map[member.Key]bool{{}: true}
+	for _, o := range endings {
+		key := memberOf(o)
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		if err := r.confirmMember(ctx, app.Namespace, key); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *ApplicationReconciler) confirmMember(ctx context.Context, namespace string, key member.Key) error {
+	var cached, live client.Object = &clusterv1.AttachedCluster{}, &clusterv1.AttachedCluster{}
+	if key.Kind == clusterv1.ClusterKind {
+		cached, live = &clusterv1.Cluster{}, &clusterv1.Cluster{}
+	}
+	name := types.NamespacedName{Namespace: namespace, Name: key.Name}
+	errCached, errLive := r.Get(ctx, name, cached), r.APIReader.Get(ctx, name, live)
+	if err := client.IgnoreNotFound(errLive); err != nil {
+		return err
+	}
+	if apierrors.IsNotFound(errCached) != apierrors.IsNotFound(errLive) || cached.GetResourceVersion() != live.GetResourceVersion() {
+		return fmt.Errorf("%s %s: %w", key.Kind, key.Name, errStale)
+	}
+	return nil
+}
+
+// endObjects deletes objects, and returns how many. With deletionPolicy Orphan, Flux is told to leave what it applied.
+func (r *ApplicationReconciler) endObjects(ctx context.Context, app *appsv1.Application, endings []client.Object) (ended int, failures []error) {
+	for _, o := range endings {
+		if deleting(o) {
+			continue
+		}
+		err := error(nil)
+		if app.Spec.DeletionPolicy == appsv1.DeletionPolicyOrphan {
+			err = r.orphan(ctx, o)
+		}
+		if err == nil {
+			uid := o.GetUID()
+			err = r.Delete(ctx, newWithName(o), client.Preconditions{UID: &uid})
+		}
+		if client.IgnoreNotFound(err) != nil {
+			failures = append(failures, fmt.Errorf("ending %s: %w", kindOf(o), err))
+			continue
+		}
+		ended++
+	}
+	return ended, failures
+}
+
+// orphan makes Flux leave what a child applied when the child is deleted. A HelmRelease has no other way than to be
+// suspended.
+func (r *ApplicationReconciler) orphan(ctx context.Context, o client.Object) error {
+	var patch string
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		if o.Spec.DeletionPolicy == kustomizev1.DeletionPolicyOrphan {
+			return nil
+		}
+		patch = `{"spec":{"deletionPolicy":"Orphan"}}`
+	case *helmv2.HelmRelease:
+		patch = `{"spec":{"suspend":true}}`
+	default:
+		return nil
+	}
+	return r.Patch(ctx, newWithName(o), client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(FieldOwner))
+}
+
+// newWithName returns an empty object of the same kind and name: what the cache has is not written to.
+func newWithName(o client.Object) client.Object {
+	n := newFluxObject(kindOf(o).Kind)
+	n.SetName(o.GetName())
+	n.SetNamespace(o.GetNamespace())
+	return n
+}
+
+// finalize ends the children, then the sources, then the Application. It needs no fleet.
+func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Application) error {
+	if !controllerutil.ContainsFinalizer(app, ApplicationFinalizer) {
+		return nil
+	}
+	children, sources, err := r.observeObjects(ctx, app)
+	if err != nil {
+		return err
+	}
+	var all []client.Object
+	for _, o := range children {
+		all = append(all, o)
+	}
+	sortObjects(all)
+	if len(all) > 0 {
+		if before, err := r.endsFirst(ctx, app); err != nil {
+			return err
+		} else if before != "" {
+			setEnding(app, "waits for Application %s, which depends on this one, to end first", before)
+			return nil
+		}
+		obs := &observed{app: app}
+		p := &plan{}
+		now := inReverseOrder(obs.endable(p, all))
+		_, failures := r.endObjects(ctx, app, now)
+		setEnding(app, "%s", endingMessage(all, p.held))
+		return errors.Join(failures...)
+	}
+
+	var unused []client.Object
+	for _, o := range sources {
+		unused = append(unused, o)
+	}
+	if len(unused) > 0 {
+		sortObjects(unused)
+		_, failures := r.endObjects(ctx, app, unused)
+		setEnding(app, "%d sources are ending", len(unused))
+		return errors.Join(failures...)
+	}
+	r.forget(client.ObjectKeyFromObject(app))
+	before := app.DeepCopy()
+	controllerutil.RemoveFinalizer(app, ApplicationFinalizer)
+	return client.IgnoreNotFound(r.Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner)))
+}
+
+// endsFirst returns an Application that depends on this one and is being deleted, too.
+func (r *ApplicationReconciler) endsFirst(ctx context.Context, app *appsv1.Application) (string, error) {
+	var dependents appsv1.ApplicationList
+	if err := r.List(ctx, &dependents, client.InNamespace(app.Namespace), client.MatchingFields{dependsOnIndex: app.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return "", err
+	}
+	for i := range dependents.Items {
+		d := &dependents.Items[i]
+		if deleting(d) && !slices.ContainsFunc(app.Spec.DependsOn, func(n appsv1.NameReference) bool { return n.Name == d.Name }) {
+			return d.Name, nil
+		}
+	}
+	return "", nil
+}
+
+func endingMessage(all []client.Object, held []string) string {
+	if len(held) > 0 {
+		return held[0]
+	}
+	members := map[member.Key]bool{}
+	for _, o := range all {
+		members[memberOf(o)] = true
+	}
+	message := fmt.Sprintf("%d objects on %d members are ending", len(all), len(members))
+	for _, o := range all {
+		if c := fluxReady(o); deleting(o) && c != nil && c.Status == "False" {
+			return message + fmt.Sprintf("; %s: %s", kindOf(o), shorten(c.Message))
+		}
+	}
+	return message
+}

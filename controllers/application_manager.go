@@ -1,0 +1,217 @@
+package controllers
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	"github.com/fluxcd/pkg/runtime/predicates"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+)
+
+// Field indexes of the cache.
+const (
+	ownerIndex     = ".owner"     // generated objects by the name of their Application
+	claimIndex     = ".claim"     // HelmReleases by the Helm release that they claim
+	fleetIndex     = ".fleets"    // Applications by the fleets that they go to
+	dependsOnIndex = ".dependsOn" // Applications by the Applications that they depend on
+)
+
+// settle is how long changes of children are collected before an Application is looked at: Flux changes the status of
+// each child several times, and a pass over thousands of members for each is work for nothing.
+const settle = time.Second
+
+// SetupWithManager registers the reconciler, its indexes and its watches.
+func (r *ApplicationReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts controller.Options) error {
+	r.states, r.claims = map[types.NamespacedName]*appState{}, newReleaseClaims()
+	if err := indexApplications(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
+	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, predicate.AnnotationChangedPredicate{}))
+	b := ctrl.NewControllerManagedBy(mgr).
+		For(&appsv1.Application{}, changed).
+		Watches(&appsv1.Application{}, handler.EnqueueRequestsFromMapFunc(r.dependents), changed).
+		Watches(&fleetv1.Fleet{}, handler.EnqueueRequestsFromMapFunc(r.applicationsOf), changed).
+		Watches(&clusterv1.AttachedCluster{}, handler.EnqueueRequestsFromMapFunc(r.applicationsFor), builder.WithPredicates(memberChanged{})).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.applicationsFor), builder.WithPredicates(memberChanged{}))
+	for _, kind := range generatedKinds {
+		b = b.Watches(newFluxObject(kind), r.ownedHandler())
+	}
+	return b.WithOptions(opts).Complete(r)
+}
+
+func indexApplications(ctx context.Context, indexer client.FieldIndexer) error {
+	for _, kind := range generatedKinds {
+		err := indexer.IndexField(ctx, newFluxObject(kind), ownerIndex, func(o client.Object) []string {
+			if name := ownerName(o); name != "" {
+				return []string{name}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if err := indexer.IndexField(ctx, &helmv2.HelmRelease{}, claimIndex, func(o client.Object) []string { return []string{claimOf(o)} }); err != nil {
+		return err
+	}
+	if err := indexer.IndexField(ctx, &appsv1.Application{}, fleetIndex, func(o client.Object) []string { return fleetNames(o.(*appsv1.Application)) }); err != nil {
+		return err
+	}
+	return indexer.IndexField(ctx, &appsv1.Application{}, dependsOnIndex, func(o client.Object) []string {
+		var names []string
+		for _, d := range o.(*appsv1.Application).Spec.DependsOn {
+			names = append(names, d.Name)
+		}
+		return names
+	})
+}
+
+// fleetNames returns the fleets that an Application goes to.
+func fleetNames(app *appsv1.Application) []string {
+	var names []string
+	add := func(d *appsv1.ApplicationDestination) {
+		if d != nil && !slices.Contains(names, d.Fleet) {
+			names = append(names, d.Fleet)
+		}
+	}
+	add(app.Spec.Destination)
+	for i := range app.Spec.SyncPolicies {
+		add(app.Spec.SyncPolicies[i].Destination)
+	}
+	return names
+}
+
+// dependents returns the Applications that depend on an Application.
+func (r *ApplicationReconciler) dependents(ctx context.Context, o client.Object) []reconcile.Request {
+	return r.indexed(ctx, o.GetNamespace(), dependsOnIndex, o.GetName())
+}
+
+// applicationsOf returns the Applications that go to a fleet, and those that depend on them.
+func (r *ApplicationReconciler) applicationsOf(ctx context.Context, fleet client.Object) []reconcile.Request {
+	requests := r.indexed(ctx, fleet.GetNamespace(), fleetIndex, fleet.GetName())
+	for _, request := range slices.Clone(requests) {
+		requests = append(requests, r.indexed(ctx, request.Namespace, dependsOnIndex, request.Name)...)
+	}
+	return requests
+}
+
+// applicationsFor returns the Applications that go to a fleet which has, or may have, a cluster.
+func (r *ApplicationReconciler) applicationsFor(ctx context.Context, cluster client.Object) []reconcile.Request {
+	var requests []reconcile.Request
+	for _, fleet := range fleetsOf(ctx, r.Client, cluster) {
+		requests = append(requests, r.applicationsOf(ctx, fleet)...)
+	}
+	return requests
+}
+
+// fleetsOf returns the fleets that name a cluster, and those that select: a cluster whose label is taken away is one
+// that was selected.
+func fleetsOf(ctx context.Context, c client.Reader, cluster client.Object) []*fleetv1.Fleet {
+	var fleets fleetv1.FleetList
+	if err := c.List(ctx, &fleets, client.InNamespace(cluster.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache knows no error but a missing index
+	}
+	return slices.DeleteFunc(pointers(fleets.Items), func(f *fleetv1.Fleet) bool {
+		named := slices.ContainsFunc(f.Spec.Clusters, func(ref fleetv1.FleetCluster) bool { return ref.Name == cluster.GetName() })
+		return !named && f.Spec.ClusterSelector == nil
+	})
+}
+
+func (r *ApplicationReconciler) indexed(ctx context.Context, namespace, index, value string) []reconcile.Request {
+	var apps appsv1.ApplicationList
+	if err := r.List(ctx, &apps, client.InNamespace(namespace), client.MatchingFields{index: value}, client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache knows no error but a missing index
+	}
+	requests := make([]reconcile.Request, len(apps.Items))
+	for i := range apps.Items {
+		requests[i].NamespacedName = client.ObjectKeyFromObject(&apps.Items[i])
+	}
+	return requests
+}
+
+// ownedHandler looks at the owner of a generated object, and at who waits for it: at once when it is gone, else when
+// things have settled.
+func (r *ApplicationReconciler) ownedHandler() handler.EventHandler {
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	later := func(ctx context.Context, o client.Object, q queue) {
+		if name := ownerName(o); name != "" {
+			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}, settle)
+			for _, request := range r.indexed(ctx, o.GetNamespace(), dependsOnIndex, name) {
+				q.AddAfter(request, settle)
+			}
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { later(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
+			later(ctx, e.ObjectNew, q)
+			if was, is := claimOf(e.ObjectOld), claimOf(e.ObjectNew); was != is {
+				r.freed(e.ObjectOld, q)
+			}
+		},
+		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+			if name := ownerName(e.Object); name != "" {
+				key := types.NamespacedName{Namespace: e.Object.GetNamespace(), Name: name}
+				r.gone(key, kindOf(e.Object))
+				q.Add(reconcile.Request{NamespacedName: key})
+			}
+			r.freed(e.Object, q)
+		},
+	}
+}
+
+// freed looks at the Applications that wait for the Helm release of a HelmRelease that is gone.
+func (r *ApplicationReconciler) freed(o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+	if h, ok := o.(*helmv2.HelmRelease); ok {
+		for _, key := range r.claims.freed(h) {
+			q.Add(reconcile.Request{NamespacedName: key})
+		}
+	}
+}
+
+// memberChanged lets through what matters to those who render for a member: not that it was looked at again.
+type memberChanged struct{ predicate.Funcs }
+
+// Update implements predicate.Predicate.
+func (memberChanged) Update(e event.UpdateEvent) bool {
+	return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() ||
+		deleting(e.ObjectOld) != deleting(e.ObjectNew) ||
+		!maps.Equal(e.ObjectOld.GetLabels(), e.ObjectNew.GetLabels()) ||
+		healthOf(e.ObjectOld) != healthOf(e.ObjectNew)
+}
+
+// renderedHealth is the part of a cluster's status that matters to those who render for it.
+type renderedHealth struct {
+	ready                       metav1.ConditionStatus
+	reason, message, kubeconfig string
+}
+
+func healthOf(o client.Object) renderedHealth {
+	var h renderedHealth
+	if c := conditions.Get(o.(conditions.Getter), meta.ReadyCondition); c != nil {
+		h.ready, h.reason, h.message = c.Status, c.Reason, c.Message
+	}
+	if c, ok := o.(*clusterv1.Cluster); ok {
+		h.kubeconfig = c.Status.KubeconfigSecretRef
+	}
+	return h
+}

@@ -1,0 +1,259 @@
+package controllers
+
+import (
+	"encoding/json"
+	"reflect"
+	"strconv"
+	"strings"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/object"
+)
+
+// generatedKinds are the kinds of objects that are generated for an Application.
+var generatedKinds = []string{
+	kustomizev1.KustomizationKind, helmv2.HelmReleaseKind, sourcev1.GitRepositoryKind, sourcev1.OCIRepositoryKind,
+	sourcev1.BucketKind, sourcev1.HelmRepositoryKind, sourcev1.HelmChartKind,
+}
+
+// kindOf returns the kind and name of a generated object, which the cache returns without a kind.
+func kindOf(o client.Object) object.Ref {
+	ref := object.Ref{Name: o.GetName()}
+	switch o.(type) {
+	case *kustomizev1.Kustomization:
+		ref.Kind = kustomizev1.KustomizationKind
+	case *helmv2.HelmRelease:
+		ref.Kind = helmv2.HelmReleaseKind
+	case *sourcev1.GitRepository:
+		ref.Kind = sourcev1.GitRepositoryKind
+	case *sourcev1.OCIRepository:
+		ref.Kind = sourcev1.OCIRepositoryKind
+	case *sourcev1.Bucket:
+		ref.Kind = sourcev1.BucketKind
+	case *sourcev1.HelmRepository:
+		ref.Kind = sourcev1.HelmRepositoryKind
+	case *sourcev1.HelmChart:
+		ref.Kind = sourcev1.HelmChartKind
+	}
+	return ref
+}
+
+// newFluxObject returns an empty object of a kind that is generated.
+func newFluxObject(kind string) client.Object {
+	switch kind {
+	case kustomizev1.KustomizationKind:
+		return &kustomizev1.Kustomization{}
+	case helmv2.HelmReleaseKind:
+		return &helmv2.HelmRelease{}
+	case sourcev1.GitRepositoryKind:
+		return &sourcev1.GitRepository{}
+	case sourcev1.OCIRepositoryKind:
+		return &sourcev1.OCIRepository{}
+	case sourcev1.BucketKind:
+		return &sourcev1.Bucket{}
+	case sourcev1.HelmRepositoryKind:
+		return &sourcev1.HelmRepository{}
+	case sourcev1.HelmChartKind:
+		return &sourcev1.HelmChart{}
+	}
+	panic("no generated kind: " + kind)
+}
+
+// ownerName returns the name of the Application that owns a generated object; empty if none does. It goes by name and
+// not by UID, so that an Application restored from a backup has its objects back.
+func ownerName(o client.Object) string {
+	if o.GetLabels()[fleetv1.ManagedByLabel] != fleetv1.ManagedByValue {
+		return ""
+	}
+	owner := metav1.GetControllerOf(o)
+	if owner == nil {
+		return o.GetLabels()[appsv1.ApplicationLabel]
+	}
+	if owner.Kind == appsv1.ApplicationKind && strings.HasPrefix(owner.APIVersion, appsv1.GroupVersion.Group+"/") {
+		return owner.Name
+	}
+	return ""
+}
+
+// memberOf returns the identity of the member that a child serves; zero for the hub.
+func memberOf(o client.Object) member.Key {
+	return member.Key{Kind: o.GetLabels()[fleetv1.MemberKindLabel], Name: o.GetLabels()[fleetv1.MemberLabel]}
+}
+
+func deleting(o client.Object) bool { return !o.GetDeletionTimestamp().IsZero() }
+
+// fluxSuspended says whether a child is suspended.
+func fluxSuspended(o client.Object) bool {
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		return o.Spec.Suspend
+	case *helmv2.HelmRelease:
+		return o.Spec.Suspend
+	}
+	return false
+}
+
+// declaresSuspend says whether a rendered child is declared suspended.
+func declaresSuspend(o *object.Object) bool {
+	switch spec := o.Spec.(type) {
+	case *kustomizev1.KustomizationSpec:
+		return spec.Suspend
+	case *helmv2.HelmReleaseSpec:
+		return spec.Suspend
+	}
+	return false
+}
+
+// dependsOn returns the objects that a child comes after.
+func dependsOn(o client.Object) []object.Ref {
+	var refs []object.Ref
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		for _, d := range o.Spec.DependsOn {
+			refs = append(refs, object.Ref{Kind: kustomizev1.KustomizationKind, Name: d.Name})
+		}
+	case *helmv2.HelmRelease:
+		for _, d := range o.Spec.DependsOn {
+			refs = append(refs, object.Ref{Kind: helmv2.HelmReleaseKind, Name: d.Name})
+		}
+	}
+	for ref := range strings.SplitSeq(o.GetAnnotations()[fleetv1.WaitsForAnnotation], ",") {
+		if kind, name, ok := strings.Cut(ref, "/"); ok {
+			refs = append(refs, object.Ref{Kind: kind, Name: name})
+		}
+	}
+	return refs
+}
+
+// sourceOf returns the sources that a child or a HelmChart uses.
+func sourceOf(o client.Object) object.Ref {
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		return object.Ref{Kind: o.Spec.SourceRef.Kind, Name: o.Spec.SourceRef.Name}
+	case *helmv2.HelmRelease:
+		if o.Spec.ChartRef != nil {
+			return object.Ref{Kind: o.Spec.ChartRef.Kind, Name: o.Spec.ChartRef.Name}
+		}
+	case *sourcev1.HelmChart:
+		return object.Ref{Kind: o.Spec.SourceRef.Kind, Name: o.Spec.SourceRef.Name}
+	}
+	return object.Ref{}
+}
+
+// fluxReady returns the Ready condition of a Flux object if it is about the object's present generation.
+func fluxReady(o client.Object) *metav1.Condition {
+	getter, ok := o.(conditions.Getter)
+	if !ok {
+		return nil
+	}
+	ready := apimeta.FindStatusCondition(getter.GetConditions(), meta.ReadyCondition)
+	if ready == nil || observedGeneration(o) < o.GetGeneration() {
+		return nil
+	}
+	return ready
+}
+
+func observedGeneration(o client.Object) int64 {
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		return o.Status.ObservedGeneration
+	case *helmv2.HelmRelease:
+		return o.Status.ObservedGeneration
+	case *sourcev1.GitRepository:
+		return o.Status.ObservedGeneration
+	case *sourcev1.OCIRepository:
+		return o.Status.ObservedGeneration
+	case *sourcev1.Bucket:
+		return o.Status.ObservedGeneration
+	case *sourcev1.HelmRepository:
+		// One of type oci has nothing to fetch, and so no status.
+		if o.Spec.Type == sourcev1.HelmRepositoryTypeOCI {
+			return o.Generation
+		}
+		return o.Status.ObservedGeneration
+	case *sourcev1.HelmChart:
+		return o.Status.ObservedGeneration
+	}
+	return 0
+}
+
+// asDeclared says whether a live object has everything that is declared: what the server defaulted and what others
+// added beside it does not matter.
+func asDeclared(declared *object.Object, live client.Object) bool {
+	want, err := toTree(declared)
+	if err != nil {
+		return false
+	}
+	got, err := toTree(live)
+	if err != nil {
+		return false
+	}
+	w, g := want.(map[string]any), got.(map[string]any)
+	return contains(w["spec"], g["spec"]) &&
+		contains(w["metadata"].(map[string]any)["labels"], g["metadata"].(map[string]any)["labels"])
+}
+
+func toTree(v any) (any, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	var tree any
+	return tree, json.Unmarshal(b, &tree)
+}
+
+func contains(want, got any) bool {
+	switch want := want.(type) {
+	case map[string]any:
+		got, ok := got.(map[string]any)
+		if !ok {
+			return len(want) == 0
+		}
+		for k, v := range want {
+			if g, ok := got[k]; !ok && !empty(v) || !contains(v, g) {
+				return false
+			}
+		}
+		return true
+	case []any:
+		got, ok := got.([]any)
+		if !ok || len(got) != len(want) {
+			return len(want) == 0 && !ok
+		}
+		for i := range want {
+			if !contains(want[i], got[i]) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(want, got) || empty(want) && got == nil
+}
+
+func empty(v any) bool {
+	return v == nil || v == "" || v == false || v == float64(0)
+}
+
+// allowPruneFor returns the value of the allow-prune annotation that allows a prune of this generation.
+func allowPruneFor(generation int64, used string) string {
+	plain := strconv.FormatInt(generation, 10)
+	if used != plain && !strings.HasPrefix(used, plain+"-") {
+		return plain
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(used, plain+"-"))
+	if err != nil || used == plain {
+		n = 1
+	}
+	return plain + "-" + strconv.Itoa(n+1)
+}

@@ -1,0 +1,68 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+)
+
+// secretIndex finds the members that refer to a Secret.
+const secretIndex = ".kubeconfigSecret"
+
+// memberKind is what differs between the kinds of members when they are watched.
+type memberKind struct {
+	name     string
+	object   client.Object
+	list     client.ObjectList
+	secretOf client.IndexerFunc
+	// changed lets through the changes of a member that matter.
+	changed predicate.Predicate
+}
+
+// setup watches the members of a kind, the Secrets that they refer to, and the end of what is generated for them.
+func (k memberKind) setup(ctx context.Context, mgr ctrl.Manager, opts controller.Options, r reconcile.Reconciler) error {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, k.object, secretIndex, k.secretOf); err != nil {
+		return fmt.Errorf("indexing %ss by Secret: %w", k.name, err)
+	}
+	ends, ended := childEnds(k.name)
+	return ctrl.NewControllerManagedBy(mgr).
+		For(k.object, builder.WithPredicates(k.changed)).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(k.referring(mgr.GetClient()))).
+		Watches(&kustomizev1.Kustomization{}, ends, builder.WithPredicates(ended)).
+		Watches(&helmv2.HelmRelease{}, ends, builder.WithPredicates(ended)).
+		WithOptions(opts).
+		Complete(r)
+}
+
+// referring returns the members that refer to a Secret.
+func (k memberKind) referring(c client.Reader) handler.MapFunc {
+	return func(ctx context.Context, secret client.Object) []reconcile.Request {
+		members := k.list.DeepCopyObject().(client.ObjectList)
+		if err := c.List(ctx, members, client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: secret.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+			return nil // the cache knows no error but a missing index
+		}
+		var requests []reconcile.Request
+		_ = apimeta.EachListItem(members, func(o runtime.Object) error {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o.(client.Object))})
+			return nil
+		})
+		return requests
+	}
+}
+
+// declarationChanged lets everything pass but changes of the status, most of which are our own.
+func declarationChanged() predicate.Predicate {
+	return predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}, predicate.LabelChangedPredicate{})
+}

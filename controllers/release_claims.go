@@ -1,0 +1,95 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
+)
+
+// releaseClaims sees to it that one Helm release on one member has one HelmRelease: the first that there is. What the
+// cache cannot show yet, a HelmRelease that is just being created, is reserved here.
+type releaseClaims struct {
+	mu       sync.Mutex
+	reserved map[string]string                        // claim to the name of a HelmRelease
+	waiting  map[string]map[types.NamespacedName]bool // claim to the Applications that want it
+}
+
+func newReleaseClaims() *releaseClaims {
+	return &releaseClaims{reserved: map[string]string{}, waiting: map[string]map[types.NamespacedName]bool{}}
+}
+
+// takeClaim takes the claim of a child, or returns who has it.
+func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Application, child *childState) (other string) {
+	var holders helmv2.HelmReleaseList
+	// The cache's List fails only for a missing index, which the first test would show.
+	if err := r.List(ctx, &holders, client.InNamespace(app.Namespace), client.MatchingFields{claimIndex: child.claim}, client.UnsafeDisableDeepCopy); err != nil {
+		return err.Error()
+	}
+	r.claims.mu.Lock()
+	defer r.claims.mu.Unlock()
+	claim := app.Namespace + "/" + child.claim
+	for i := range holders.Items {
+		if h := &holders.Items[i]; h.Name != child.ref.Name {
+			other = "HelmRelease/" + h.Name
+			if owner := ownerName(h); owner != "" {
+				other += fmt.Sprintf(" of Application %s", owner)
+			}
+			break
+		}
+	}
+	if name, ok := r.claims.reserved[claim]; ok && name != child.ref.Name && other == "" {
+		other = "HelmRelease/" + name
+	}
+	if other == "" {
+		r.claims.reserved[claim] = child.ref.Name
+		return ""
+	}
+	if r.claims.waiting[claim] == nil {
+		r.claims.waiting[claim] = map[types.NamespacedName]bool{}
+	}
+	r.claims.waiting[claim][client.ObjectKeyFromObject(app)] = true
+	return other
+}
+
+// release gives a claim back that came to nothing.
+func (c *releaseClaims) release(namespace, claim, name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.reserved[namespace+"/"+claim] == name {
+		delete(c.reserved, namespace+"/"+claim)
+	}
+}
+
+// freed is for a HelmRelease that is gone, or claims another release now. It returns the Applications that wait for it.
+func (c *releaseClaims) freed(h *helmv2.HelmRelease) []types.NamespacedName {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	claim := h.Namespace + "/" + claimOf(h)
+	if c.reserved[claim] == h.Name {
+		delete(c.reserved, claim)
+	}
+	waiting := make([]types.NamespacedName, 0, len(c.waiting[claim]))
+	for key := range c.waiting[claim] {
+		waiting = append(waiting, key)
+	}
+	delete(c.waiting, claim)
+	slices.SortFunc(waiting, func(a, b types.NamespacedName) int { return slices.Compare([]string{a.String()}, []string{b.String()}) })
+	return waiting
+}
+
+// claimOf returns the claim of a HelmRelease that is there, whoever made it.
+func claimOf(o client.Object) string {
+	h, ok := o.(*helmv2.HelmRelease)
+	if !ok {
+		return ""
+	}
+	return application.Claim(h.Spec.KubeConfig, h.GetStorageNamespace(), h.GetReleaseName())
+}
