@@ -1,12 +1,13 @@
-FROM --platform=$BUILDPLATFORM golang:1.26 AS build
-ARG TARGETOS TARGETARCH VERSION=dev
+FROM golang:1.26 AS build
+ARG VERSION=dev
 WORKDIR /src
 COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
-RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /fleet-controller ./cmd/fleet-controller
+RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /fleet-controller ./cmd/fleet-controller
 
-FROM gcr.io/distroless/static:nonroot
-COPY --from=build /fleet-controller /fleet-controller
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build /fleet-controller /
 USER 65532:65532
 ENTRYPOINT ["/fleet-controller"]

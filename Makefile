@@ -24,7 +24,7 @@ generate: bin/controller-gen bin/crd-ref-docs ## Write deepcopy functions, CRDs,
 	bin/controller-gen crd paths=./api/... output:crd:dir=config/crd/bases
 	bin/controller-gen rbac:roleName=fleet-controller paths=./controllers/... output:rbac:dir=config/rbac
 	@mkdir -p docs/api
-	bin/crd-ref-docs --source-path=api --config=hack/api-docs.yaml --renderer=markdown --output-mode=group --output-path=docs/api
+	bin/crd-ref-docs --log-level=ERROR --max-depth=20 --source-path=api --config=hack/api-docs.yaml --renderer=markdown --output-mode=group --output-path=docs/api
 
 fmt: ## Format the Go code.
 	gofmt -l -w $$(git ls-files --cached --others --exclude-standard '*.go')

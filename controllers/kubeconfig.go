@@ -91,15 +91,22 @@ func readKubeconfig(ctx context.Context, ref *clusterv1.KubeconfigReference, dat
 	if current == nil {
 		return refuse(KubeconfigNoContextReason, "there is no context %q, which current-context names: set it to one of %s", raw.CurrentContext, listed(names))
 	}
-	if cluster := raw.Clusters[current.Cluster]; cluster != nil {
-		if p := checkServer(cluster.Server); p != "" {
-			return refuse(KubeconfigServerInvalidReason, "%s", p)
-		}
-		if cluster.InsecureSkipTLSVerify && !opts.InsecureTLS {
-			return refuse(KubeconfigInsecureReason, "insecure-skip-tls-verify is not allowed here: write the cluster's authority into certificate-authority-data instead")
-		}
+	cluster, user := raw.Clusters[current.Cluster], raw.AuthInfos[current.AuthInfo]
+	if cluster == nil {
+		return refuse(KubeconfigInvalidReason, "there is no cluster %q, which context %q names: set it to one of %s",
+			current.Cluster, raw.CurrentContext, listed(slices.Collect(maps.Keys(raw.Clusters))))
 	}
-	if user := raw.AuthInfos[current.AuthInfo]; user != nil {
+	if p := checkServer(cluster.Server); p != "" {
+		return refuse(KubeconfigServerInvalidReason, "%s", p)
+	}
+	if cluster.InsecureSkipTLSVerify && !opts.InsecureTLS {
+		return refuse(KubeconfigInsecureReason, "insecure-skip-tls-verify is not allowed here: write the cluster's authority into certificate-authority-data instead")
+	}
+	if user == nil && current.AuthInfo != "" {
+		return refuse(KubeconfigInvalidReason, "there is no user %q, which context %q names: set it to one of %s",
+			current.AuthInfo, raw.CurrentContext, listed(slices.Collect(maps.Keys(raw.AuthInfos))))
+	}
+	if user != nil {
 		switch {
 		case user.Exec != nil && !opts.InsecureExecProvider:
 			return refuse(KubeconfigExecReason, "user %q runs a program (exec) to log in, which Flux does not: write a token or a client certificate, or use configMapRef", current.AuthInfo)
@@ -129,13 +136,19 @@ func readKubeconfig(ctx context.Context, ref *clusterv1.KubeconfigReference, dat
 
 // sanitize keeps of a configuration what Flux keeps.
 func sanitize(ctx context.Context, config *rest.Config, opts runtimeclient.KubeConfigOptions) *rest.Config {
-	// Flux asks the member whether it has flow control, to set its own request limit. A probe has no use for the answer;
-	// a context that is done spares the member the question.
+	// Flux asks the member whether it has flow control, to set its own request limit. A probe has no use for the answer.
+	// A context that is done spares the member the question; what would log in before it fails is put aside.
 	ctx, cancel := context.WithCancel(ctx)
 	cancel()
-	config = runtimeclient.KubeConfig(ctx, config, opts)
-	config.Timeout = 0 // one deadline for the whole probe comes with its context
-	return config
+	quiet := rest.CopyConfig(config)
+	quiet.ExecProvider, quiet.WrapTransport = nil, nil
+	out := runtimeclient.KubeConfig(ctx, quiet, opts)
+	out.WrapTransport = config.WrapTransport
+	if opts.InsecureExecProvider {
+		out.ExecProvider = config.ExecProvider
+	}
+	out.Timeout = 0 // one deadline for the whole probe comes with its context
+	return out
 }
 
 // looksLikeKubeconfig is a cheap test that every kubeconfig passes. The Secret cache keeps nothing else.

@@ -133,7 +133,7 @@ func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result appl
 
 func describe(p application.Problem) string {
 	text := ""
-	if p.Policy != "" && !strings.Contains(p.Message, "policy "+p.Policy) {
+	if p.Policy != "" {
 		text = "policy " + p.Policy + ": "
 	}
 	if p.Member != "" {

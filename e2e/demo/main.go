@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -162,7 +163,7 @@ func show(ctx context.Context, member *harness.Cluster) error {
 	say("\nOn %s:", member.Name)
 	byNamespace, byName := kustomizev1.GroupVersion.Group+"/namespace", kustomizev1.GroupVersion.Group+"/name"
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "  KIND\tNAMESPACE\tNAME\tAPPLIED BY")
+	fmt.Fprintln(table, "  KIND\tNAMESPACE\tNAME\tLABELS\tAPPLIED BY")
 	for _, kind := range []schema.GroupVersionKind{
 		corev1.SchemeGroupVersion.WithKind("Namespace"), corev1.SchemeGroupVersion.WithKind("ConfigMap"),
 		corev1.SchemeGroupVersion.WithKind("Service"), k8sappsv1.SchemeGroupVersion.WithKind("Deployment"),
@@ -173,8 +174,12 @@ func show(ctx context.Context, member *harness.Cluster) error {
 			return err
 		}
 		for _, obj := range list.Items {
-			fmt.Fprintf(table, "  %s\t%s\t%s\tKustomization %s/%s\n",
-				kind.Kind, obj.Namespace, obj.Name, obj.Labels[byNamespace], obj.Labels[byName])
+			by := obj.Labels[byNamespace] + "/" + obj.Labels[byName]
+			delete(obj.Labels, byNamespace)
+			delete(obj.Labels, byName)
+			delete(obj.Labels, corev1.LabelMetadataName)
+			fmt.Fprintf(table, "  %s\t%s\t%s\t%s\tKustomization %s\n",
+				kind.Kind, obj.Namespace, obj.Name, labels.FormatLabels(obj.Labels), by)
 		}
 	}
 	return table.Flush()

@@ -17,7 +17,7 @@ import (
 
 const samplesPath = "config/samples"
 
-// samples are the manifests of config/samples, with the Git URL of the Applications replaced.
+// samples are the manifests of config/samples, with the Applications pointed at the demo's Git server.
 type samples struct {
 	files        map[string]string
 	clusters     []*clusterv1.AttachedCluster
@@ -26,6 +26,7 @@ type samples struct {
 
 var (
 	gitURL       = regexp.MustCompile(`(?m)^(\s*url:).*$`)
+	gitBranch    = regexp.MustCompile(`(?m)^(\s*branch:).*$`)
 	documentMark = regexp.MustCompile(`(?m)^---\s*$`)
 )
 
@@ -43,6 +44,7 @@ func readSamples(appURL string) (*samples, error) {
 	decoder := serializer.NewCodecFactory(harness.Scheme).UniversalDeserializer()
 	for _, path := range paths {
 		files[path] = gitURL.ReplaceAllString(files[path], "$1 "+appURL)
+		files[path] = gitBranch.ReplaceAllString(files[path], "$1 main")
 		if !strings.HasSuffix(path, ".yaml") || filepath.Base(path) == "kustomization.yaml" {
 			continue
 		}

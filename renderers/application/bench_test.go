@@ -2,6 +2,7 @@ package application
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 
 	"github.com/fluxcd/pkg/apis/kustomize"
@@ -58,8 +59,19 @@ func BenchmarkRender(b *testing.B) {
 				objects += len(result.Objects)
 			}
 			b.ReportMetric(float64(objects)/b.Elapsed().Seconds(), "objects/s")
+
+			before := liveHeap()
+			result := Render(declared)
+			b.ReportMetric((liveHeap()-before)/float64(len(result.Objects)), "live-B/object")
 		})
 	}
+}
+
+func liveHeap() float64 {
+	runtime.GC()
+	var stats runtime.MemStats
+	runtime.ReadMemStats(&stats)
+	return float64(stats.HeapAlloc)
 }
 
 func benchmarkDeclared(members int) Declared {

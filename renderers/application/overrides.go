@@ -10,7 +10,7 @@ import (
 )
 
 func (o override) matches(m *member.Member) bool {
-	return slices.Contains(o.Clusters, m.Name) || o.selector != nil && o.selector.Matches(labels.Set(m.Labels))
+	return o.names[m.Name] || o.selector != nil && o.selector.Matches(labels.Set(m.Labels))
 }
 
 // Unmatched says which overrides match none of the members that the policy goes to, and which names in them are no

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -64,6 +65,7 @@ type Policy struct {
 
 type override struct {
 	*appsv1.Override
+	names    map[string]bool // of Clusters
 	selector labels.Selector // nil if there is none
 }
 
@@ -76,10 +78,16 @@ func Compile(app *appsv1.Application) (*Program, error) {
 		}
 		p.dependsOn = append(p.dependsOn, d.Name)
 	}
+	if err := checkSource(&app.Spec.Source); err != nil {
+		return nil, err
+	}
 	for i := range app.Spec.SyncPolicies {
 		policy, err := p.compilePolicy(app, i)
 		if err != nil {
 			return nil, fmt.Errorf("spec.syncPolicies[%d]: %w", i, err)
+		}
+		if errs := validation.IsDNS1123Label(policy.Name); len(errs) > 0 {
+			return nil, invalid(fmt.Sprintf("spec.syncPolicies[%d].name", i), policy.Name, errs)
 		}
 		if other := p.policy(policy.Name); other != nil {
 			return nil, fmt.Errorf("spec.syncPolicies[%d].name: policy %d is named %q already: give each policy a name of its own",
@@ -151,7 +159,10 @@ func (p *Program) compilePolicy(app *appsv1.Application, i int) (*Policy, error)
 	}
 
 	for j := range declared.Overrides {
-		o := override{Override: &declared.Overrides[j]}
+		o := override{Override: &declared.Overrides[j], names: map[string]bool{}}
+		for _, name := range o.Clusters {
+			o.names[name] = true
+		}
 		if o.Selector != nil {
 			selector, err := metav1.LabelSelectorAsSelector(o.Selector)
 			if err != nil {

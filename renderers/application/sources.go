@@ -27,6 +27,19 @@ const (
 	externalArtifact = sourcev1.ExternalArtifactKind
 )
 
+func checkSource(s *appsv1.ApplicationSource) error {
+	n := 0
+	for _, set := range []bool{s.GitRepository != nil, s.HelmRepository != nil, s.OCIRepository != nil, s.Bucket != nil, s.SourceRef != nil} {
+		if set {
+			n++
+		}
+	}
+	if n != 1 {
+		return fmt.Errorf("spec.source: exactly one of gitRepository, helmRepository, ociRepository, bucket and sourceRef is needed")
+	}
+	return nil
+}
+
 // sourceRef returns the kind and name of the Application's source.
 func sourceRef(app *appsv1.Application) (kind, name string) {
 	switch s := &app.Spec.Source; {
@@ -68,7 +81,7 @@ func (p *Program) compileSources(app *appsv1.Application) error {
 	case s.Bucket != nil:
 		s.Bucket.Interval = p.interval(&s.Bucket.Interval, "spec.source.bucket.interval")
 		spec = *s.Bucket
-	case s.HelmRepository != nil:
+	default:
 		if s.HelmRepository.AccessFrom != nil {
 			p.ignores("spec.source.helmRepository.accessFrom")
 			s.HelmRepository.AccessFrom = nil
@@ -78,8 +91,6 @@ func (p *Program) compileSources(app *appsv1.Application) error {
 		}
 		s.HelmRepository.Interval = p.interval(&s.HelmRepository.Interval, "spec.source.helmRepository.interval")
 		spec = *s.HelmRepository
-	default:
-		return fmt.Errorf("spec.source: exactly one of gitRepository, helmRepository, ociRepository, bucket and sourceRef is needed")
 	}
 	kind, name := sourceRef(app)
 	o := p.source(kind, name, nil, spec)

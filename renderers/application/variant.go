@@ -3,7 +3,9 @@ package application
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/fleetwright/fleetwright/renderers/member"
 	"github.com/fleetwright/fleetwright/renderers/template"
@@ -31,7 +33,11 @@ func newVariant[T any](spec *T) (*variant, error) {
 	}
 	decode := func(b []byte) (any, error) {
 		out := new(T)
-		return out, json.Unmarshal(b, out)
+		err := json.Unmarshal(b, out)
+		if typed := (*json.UnmarshalTypeError)(nil); errors.As(err, &typed) { // by number or bool
+			err = fmt.Errorf("%s: cannot be a %s", strings.TrimPrefix(typed.Field, "HelmReleaseSpec."), typed.Value)
+		}
+		return out, err
 	}
 	if !value.Static() {
 		return &variant{value: value, decode: decode}, nil

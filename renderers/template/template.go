@@ -126,6 +126,9 @@ func reason(err error) string {
 	if i := strings.Index(msg, ">: "); i >= 0 && strings.HasPrefix(msg, "template:") {
 		msg = msg[i+3:]
 	}
+	if strings.HasPrefix(msg, "error calling ") { // a function
+		_, msg, _ = strings.Cut(msg, ": ")
+	}
 	return msg
 }
 

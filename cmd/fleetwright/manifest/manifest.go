@@ -69,6 +69,9 @@ func (s *Set) read(paths []string, source Source, live bool) error {
 
 // add validates one document and takes it, if it is ours.
 func (s *Set) add(d Document, namespace string, live bool) error {
+	if d.Object == nil {
+		return d.Start.errorf("an item of a list has to be an object")
+	}
 	gvk := d.gvk()
 	if items, ok := d.Object["items"].([]any); ok && strings.HasSuffix(gvk.Kind, "List") {
 		var errs []error
@@ -97,12 +100,8 @@ func (s *Set) add(d Document, namespace string, live bool) error {
 		metadata["namespace"] = namespace
 	}
 	if refusals := admission.admit(d.Object, live); len(refusals) > 0 {
-		var errs []error
-		for _, r := range refusals {
-			path := strings.TrimPrefix(r.path, "<nil>") // of an error that is about the whole object
-			errs = append(errs, d.At(path).errorf("%s %v: %s", gvk.Kind, metadata["name"], strings.TrimPrefix(path+": "+r.message, ": ")))
-		}
-		return errors.Join(errs...)
+		name, _ := metadata["name"].(string)
+		return d.refuse(strings.TrimSpace(gvk.Kind+" "+name), refusals)
 	}
 
 	key := id{gvk.Kind, metadata["namespace"].(string), metadata["name"].(string)}
@@ -124,6 +123,16 @@ func (s *Set) add(d Document, namespace string, live bool) error {
 		return d.Start.errorf("%s %s: %w", key.kind, key.name, err)
 	}
 	return nil
+}
+
+// refuse says where in the document each refusal is, from top to bottom.
+func (d *Document) refuse(what string, refusals []refusal) error {
+	slices.SortStableFunc(refusals, func(a, b refusal) int { return d.At(a.path).Line - d.At(b.path).Line })
+	var errs []error
+	for _, r := range refusals {
+		errs = append(errs, d.At(r.path).errorf("%s: %s", what, strings.TrimPrefix(r.path+": "+r.message, ": ")))
+	}
+	return errors.Join(errs...)
 }
 
 // decode reads an object from JSON, as one that comes from the API server.

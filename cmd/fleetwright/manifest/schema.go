@@ -160,7 +160,8 @@ func (a *admission) admit(object map[string]any, live bool) (refusals []refusal)
 func toRefusals(errs field.ErrorList) []refusal {
 	var out []refusal
 	for _, err := range errs {
-		out = append(out, refusal{err.Field, err.ErrorBody()})
+		// The path of the whole object comes out as <nil>.
+		out = append(out, refusal{strings.TrimPrefix(err.Field, "<nil>"), err.ErrorBody()})
 	}
 	return out
 }

@@ -55,16 +55,16 @@ func parse(file string, data []byte) ([]Document, error) {
 
 	var out []Document
 	for _, chunk := range split(data) {
-		node, err := chunk.node()
-		if err == nil && node == nil {
-			continue // nothing but comments
-		}
-		var object any
-		if err == nil {
-			object, err = toJSON(chunk.text)
-		}
+		object, err := toJSON(chunk.text)
 		if err != nil {
 			return nil, chunk.explain(file, err, data)
+		}
+		node, err := chunk.node()
+		if err != nil {
+			return nil, chunk.explain(file, err, data)
+		}
+		if node == nil {
+			continue // nothing but comments
 		}
 		if err := chunk.check(file, node, keys{}); err != nil {
 			return nil, err
@@ -163,7 +163,10 @@ func (c chunk) explain(file string, err error, data []byte) error {
 	return Position{file, c.before + 1}.errorf("%s", message)
 }
 
+var comment = regexp.MustCompile(`(?m)^[ \t]*#.*$`)
+
 func lineOf(text []byte, pattern string) int {
+	text = comment.ReplaceAll(text, nil)
 	at := regexp.MustCompile(pattern).FindIndex(text)
 	if at == nil {
 		return 0
