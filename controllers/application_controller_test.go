@@ -379,6 +379,22 @@ spec:
     helm: {chart: {spec: {chart: nginx, version: "1.2.3"}}, releaseName: ingress, targetNamespace: ingress}
 `
 
+// A null in values has to reach Helm, where it takes the chart's default away; types stay what they are (H1).
+func TestValuesArriveAsTheyAre(t *testing.T) {
+	h := newHub(t)
+	h.attach("c1 tenant=004 legacy=no replicas=3")
+	h.fleet("prod", "c1")
+	h.apply(strings.Replace(fmt.Sprintf(shop, "a"), "releaseName: ingress,", `releaseName: ingress, values: {gone: null, list: [1, "2", 1.5],
+      tenant: "<< .cluster.labels.tenant >>", legacy: "<< .cluster.labels.legacy >>", replicas: "<< .cluster.labels.replicas | number >>"},`, 1))
+	h.start()
+	h.Eventually(h.releases).Should(HaveLen(1))
+	h.Expect(string(h.releases()["a-chart-c1"].Spec.Values.Raw)).To(MatchJSON(`{"gone":null,"list":[1,"2",1.5],"tenant":"004","legacy":"no","replicas":3}`))
+	version := h.releases()["a-chart-c1"].ResourceVersion
+	h.stop()
+	h.start()
+	h.Consistently(func() string { return h.releases()["a-chart-c1"].ResourceVersion }).Should(Equal(version))
+}
+
 // H7: one HelmRelease for one Helm release.
 func TestReleaseConflict(t *testing.T) {
 	h := newHub(t)
@@ -589,7 +605,7 @@ func TestStatusExplains(t *testing.T) {
 	h.Expect(app.Status.Members.NotReady).To(HaveLen(1), "W15: each member has its own state")
 	h.Expect(app.Status.Members.NotReady[0]).To(And(HaveField("Name", "c2"), HaveField("Message", ContainSubstring("belongs on the hub: use a helm policy"))))
 	h.Expect(condition(app, fleetv1.NotInEffectCondition)).To(And(ContainSubstring("spec.syncPolicies[0].rollout"), ContainSubstring("kustomization.interval: 0s (it is 10m0s)")))
-	h.Expect(condition(app, appsv1.OverrideUnmatchedCondition)).To(ContainSubstring("override 1 of policy app matches no member, override 2 of policy app matches no member"))
+	h.Expect(condition(app, appsv1.OverrideUnmatchedCondition)).To(ContainSubstring("override 1 of app matches no member, override 2 of app matches no member"))
 }
 
 // Must hold 6, in small; e2e/bench counts it at the API server.

@@ -101,7 +101,7 @@ const (
 
 func (s *memberState) is(rank rank, reason, format string, args ...any) {
 	if rank > s.rank {
-		s.rank, s.reason, s.message = rank, reason, fmt.Sprintf(format, args...)
+		s.rank, s.reason, s.message = rank, reason, bounded(fmt.Sprintf(format, args...), 500)
 	}
 }
 
@@ -324,12 +324,14 @@ func explain(message string) string {
 	return short
 }
 
-// shorten makes a message one line of a bounded length, so that a status stays small.
-func shorten(message string) string {
-	const most = 250
-	message = strings.Join(strings.Fields(message), " ")
+// shorten makes what somebody else wrote a part of a message.
+func shorten(message string) string { return bounded(message, 250) }
+
+// bounded makes a message one line of at most this many characters, so that a status stays small.
+func bounded(message string, most int) string {
+	message = oneLine(message)
 	if runes := []rune(message); len(runes) > most {
-		return string(runes[:most]) + "…"
+		return string(runes[:most-1]) + "…"
 	}
 	return message
 }

@@ -208,8 +208,7 @@ func checkNames(flag string, wanted, known []string) error {
 
 // suggest names what is written nearly like a name; everything, if that is not much.
 func suggest(name string, known []string) string {
-	slices.Sort(known)
-	known = slices.Compact(known)
+	known = slices.Compact(slices.Sorted(slices.Values(known)))
 	near := slices.Clone(known)
 	if len(known) > 5 {
 		near = slices.DeleteFunc(near, func(k string) bool {

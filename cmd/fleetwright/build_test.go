@@ -3,9 +3,13 @@ package main
 import (
 	"encoding/json"
 	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -36,6 +40,24 @@ func TestBuildGolden(t *testing.T) {
 			g.Expect(r.out).To(Equal(string(want)))
 		})
 	}
+}
+
+// Building asks no cluster, even if one is configured, and nothing else.
+func TestBuildOffline(t *testing.T) {
+	g := NewWithT(t)
+	var connections atomic.Int32
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ConnState = func(net.Conn, http.ConnState) { connections.Add(1) }
+	server.Start()
+	defer server.Close()
+	t.Setenv("KUBECONFIG", writeKubeconfig(t, server.URL))
+	t.Setenv("HTTP_PROXY", server.URL)
+	t.Setenv("HTTPS_PROXY", server.URL)
+	g.Expect(fleetwright("", "build", "testdata/shop", "testdata/kustomized/overlay").code).To(BeZero())
+	g.Expect(fleetwright("", "__complete", "build", "testdata/shop", "--member", "").code).To(BeZero())
+	g.Expect(connections.Load()).To(BeZero())
+	g.Expect(fleetwright("", "get", "fleets").code).To(Equal(exitFailed))
+	g.Expect(connections.Load()).NotTo(BeZero(), "the server would have noticed")
 }
 
 // What labels hold stays text, in the values too, unless a number is asked for.

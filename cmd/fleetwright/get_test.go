@@ -14,8 +14,8 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// hubServer answers lists as an API server does, and writes a kubeconfig for itself.
-func hubServer(t *testing.T, lists map[string][]map[string]any) (kubeconfig string) {
+// hubServer answers lists as an API server does, and returns a kubeconfig for it.
+func hubServer(t *testing.T, lists map[string][]map[string]any) string {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		items, ok := lists[r.URL.Path]
@@ -34,17 +34,21 @@ func hubServer(t *testing.T, lists map[string][]map[string]any) (kubeconfig stri
 		_ = json.NewEncoder(w).Encode(map[string]any{"apiVersion": "v1", "kind": "List", "items": found})
 	}))
 	t.Cleanup(server.Close)
-	kubeconfig = filepath.Join(t.TempDir(), "kubeconfig")
+	return writeKubeconfig(t, server.URL)
+}
+
+func writeKubeconfig(t *testing.T, url string) string {
+	file := filepath.Join(t.TempDir(), "kubeconfig")
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Config
 clusters: [{name: hub, cluster: {server: %q}}]
 contexts: [{name: hub, context: {cluster: hub, namespace: shop}}]
 current-context: hub
-`, server.URL)
-	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+`, url)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return kubeconfig
+	return file
 }
 
 func hubObject(apiVersion, kind, name string, status map[string]any) map[string]any {

@@ -326,6 +326,9 @@ func number(s string) (string, error) {
 	if err := json.Unmarshal([]byte(s), &n); err != nil || s == "null" || strings.HasPrefix(s, `"`) {
 		return "", fmt.Errorf("%q is not a number", s)
 	}
+	if _, err := n.Float64(); err != nil {
+		return "", fmt.Errorf("%q is too large a number", s)
+	}
 	return typedMark + n.String(), nil
 }
 
