@@ -406,7 +406,7 @@ func TestReleaseConflict(t *testing.T) {
 	h.apply(fmt.Sprintf(shop, "b"))
 	app := h.ready("b", metav1.ConditionFalse, "0/2")
 	h.Expect(app.Status.Members.NotReady[0].Reason).To(Equal("ReleaseConflict"))
-	h.Expect(app.Status.Members.NotReady[0].Message).To(ContainSubstring("HelmRelease/a-chart-c1 of Application a"))
+	h.Expect(app.Status.Members.NotReady[0].Message).To(ContainSubstring("/a-chart-c1 of Application a"))
 	h.Expect(h.releases()).To(HaveLen(2))
 
 	h.Expect(h.Delete(t.Context(), h.app("a"))).To(Succeed())
@@ -531,6 +531,7 @@ func TestMemberOfAnotherKindIsAnotherMember(t *testing.T) {
 	c := &clusterv1.Cluster{}
 	h.get(c, "c1")
 	before := c.DeepCopy()
+	c.Status.ObservedGeneration = c.Generation
 	c.Status.Conditions = []metav1.Condition{{Type: "Ready", Status: "True", Reason: "Reached", LastTransitionTime: metav1.Now()}}
 	h.Expect(h.Status().Patch(t.Context(), c, client.MergeFrom(before))).To(Succeed())
 	h.apply("apiVersion: fleet.kurator.dev/v1alpha1\nkind: Fleet\nmetadata: {name: prod}\nspec: {clusters: [{name: c1, kind: Cluster}, {name: c2}]}")

@@ -137,7 +137,16 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 			state := p.member(m.Key())
 			if m.KubeConfig == nil && m.Name != "" || !m.Ready {
 				state.protected = true
-				state.is(failed, m.Reason, "%s", m.Message)
+				rank := failed
+				if m.Reason == member.NotProbedReason {
+					rank = waiting
+				}
+				state.is(rank, m.Reason, "%s", m.Message)
+				continue
+			}
+			if text := obs.unknownDependency(); text != "" {
+				state.protected = true
+				state.is(waiting, waitingReason, "%s", text)
 				continue
 			}
 			child := obs.render(policy, m)
@@ -180,7 +189,7 @@ func (o *observed) render(policy *application.Policy, m *member.Member) *childSt
 		s.err = fmt.Sprintf("policy %s: %v", policy.Name, err)
 		return s
 	}
-	s.ref, s.digest, s.claim, s.waitsFor = child.Object.Ref(), child.Object.Digest(), child.Claim, child.WaitsFor
+	s.ref, s.digest, s.claim, s.waitsFor = child.Object.Ref(), child.Object.Digest(), claimIn(o.app.Namespace, child.Claim), child.WaitsFor
 	s.source, s.declaresSuspend = child.Source, declaresSuspend(child.Object)
 	return s
 }

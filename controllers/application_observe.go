@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -93,6 +92,9 @@ func (r *ApplicationReconciler) observe(ctx context.Context, app *appsv1.Applica
 // missing or invalid is noted; a cycle is an error.
 func (r *ApplicationReconciler) observeDependencies(ctx context.Context, obs *observed) (map[string]*application.Program, error) {
 	programs := map[string]*application.Program{}
+	if cycle := application.Cycle(obs.app.Name, func(name string) []string { return r.next(ctx, obs.app.Namespace, name) }); cycle != "" {
+		return nil, fmt.Errorf("%w: spec.dependsOn: the Applications wait for each other: %s", errInvalid, cycle)
+	}
 	for _, name := range obs.state.DependsOn() {
 		dependency := &appsv1.Application{}
 		err := r.Get(ctx, types.NamespacedName{Namespace: obs.app.Namespace, Name: name}, dependency, client.UnsafeDisableDeepCopyOption(true))
@@ -102,11 +104,6 @@ func (r *ApplicationReconciler) observeDependencies(ctx context.Context, obs *ob
 		if err != nil {
 			obs.missing = append(obs.missing, name)
 			continue
-		}
-		if path, err := r.dependsOnCycle(ctx, dependency, []string{obs.app.Name}); err != nil {
-			return nil, err
-		} else if path != "" {
-			return nil, fmt.Errorf("%w: spec.dependsOn: the Applications wait for each other: %s", errInvalid, path)
 		}
 		program, err := application.Compile(dependency)
 		if err != nil {
@@ -118,29 +115,16 @@ func (r *ApplicationReconciler) observeDependencies(ctx context.Context, obs *ob
 	return programs, nil
 }
 
-// dependsOnCycle returns the path from the first Application back to itself, if there is one.
-func (r *ApplicationReconciler) dependsOnCycle(ctx context.Context, app *appsv1.Application, path []string) (string, error) {
-	if app.Name == path[0] {
-		return strings.Join(append(path, app.Name), " → "), nil
+// next returns what an Application depends on, by name.
+func (r *ApplicationReconciler) next(ctx context.Context, namespace, name string) (names []string) {
+	app := &appsv1.Application{}
+	if err := r.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, app, client.UnsafeDisableDeepCopyOption(true)); err != nil {
+		return nil // not there: the cache knows no other error
 	}
-	if slices.Contains(path, app.Name) { // a cycle among others, which they report
-		return "", nil
-	}
-	path = append(path, app.Name)
 	for _, d := range app.Spec.DependsOn {
-		next := &appsv1.Application{}
-		err := r.Get(ctx, types.NamespacedName{Namespace: app.Namespace, Name: d.Name}, next, client.UnsafeDisableDeepCopyOption(true))
-		if err != nil {
-			if client.IgnoreNotFound(err) != nil {
-				return "", err
-			}
-			continue
-		}
-		if found, err := r.dependsOnCycle(ctx, next, path); err != nil || found != "" {
-			return found, err
-		}
+		names = append(names, d.Name)
 	}
-	return "", nil
+	return names
 }
 
 func (r *ApplicationReconciler) observeFleets(ctx context.Context, obs *observed, names []string) error {
@@ -267,6 +251,19 @@ func objects[T client.Object](items []T) []client.Object {
 		out[i] = items[i]
 	}
 	return out
+}
+
+// unknownDependency says that it is not known where an Application goes that this one depends on, and so what this one
+// waits for; empty if all is known.
+func (o *observed) unknownDependency() string {
+	for _, name := range slices.Sorted(maps.Keys(o.scope.Dependencies)) {
+		for _, fleet := range o.scope.Dependencies[name].Fleets() {
+			if unknown, ok := o.unknown[fleet]; ok {
+				return fmt.Sprintf("waits for Application %s: %s", name, unknown.message)
+			}
+		}
+	}
+	return ""
 }
 
 // unknownFleets returns the fleets that the Application goes to and whose members are not known, sorted.

@@ -150,6 +150,9 @@ func (p *probe) get(ctx context.Context, path, accept string, into any) (bool, *
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err == nil {
+		err = ctx.Err() // an answer cut off by the deadline can look like a whole one
+	}
 	if err != nil {
 		return false, p.unreachable(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -18,7 +19,7 @@ import (
 // cache cannot show yet, a HelmRelease that is just being created, is reserved here.
 type releaseClaims struct {
 	mu       sync.Mutex
-	reserved map[string]string                        // claim to the name of a HelmRelease
+	reserved map[string]string                        // claim to the namespace/name of a HelmRelease
 	waiting  map[string]map[types.NamespacedName]bool // claim to the Applications that want it
 }
 
@@ -30,26 +31,26 @@ func newReleaseClaims() *releaseClaims {
 func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Application, child *childState) (other string) {
 	var holders helmv2.HelmReleaseList
 	// The cache's List fails only for a missing index, which the first test would show.
-	if err := r.List(ctx, &holders, client.InNamespace(app.Namespace), client.MatchingFields{claimIndex: child.claim}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.List(ctx, &holders, client.MatchingFields{claimIndex: child.claim}, client.UnsafeDisableDeepCopy); err != nil {
 		return err.Error()
 	}
 	r.claims.mu.Lock()
 	defer r.claims.mu.Unlock()
-	claim := app.Namespace + "/" + child.claim
+	claim, name := child.claim, app.Namespace+"/"+child.ref.Name
 	for i := range holders.Items {
-		if h := &holders.Items[i]; h.Name != child.ref.Name {
-			other = "HelmRelease/" + h.Name
+		if h := &holders.Items[i]; h.Namespace+"/"+h.Name != name {
+			other = "HelmRelease " + h.Namespace + "/" + h.Name
 			if owner := ownerName(h); owner != "" {
 				other += fmt.Sprintf(" of Application %s", owner)
 			}
 			break
 		}
 	}
-	if name, ok := r.claims.reserved[claim]; ok && name != child.ref.Name && other == "" {
-		other = "HelmRelease/" + name
+	if holder, ok := r.claims.reserved[claim]; ok && holder != name && other == "" {
+		other = "HelmRelease " + holder
 	}
 	if other == "" {
-		r.claims.reserved[claim] = child.ref.Name
+		r.claims.reserved[claim] = name
 		return ""
 	}
 	if r.claims.waiting[claim] == nil {
@@ -63,8 +64,8 @@ func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Appli
 func (c *releaseClaims) release(namespace, claim, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reserved[namespace+"/"+claim] == name {
-		delete(c.reserved, namespace+"/"+claim)
+	if c.reserved[claim] == namespace+"/"+name {
+		delete(c.reserved, claim)
 	}
 }
 
@@ -72,8 +73,8 @@ func (c *releaseClaims) release(namespace, claim, name string) {
 func (c *releaseClaims) freed(h *helmv2.HelmRelease) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	claim := h.Namespace + "/" + claimOf(h)
-	if c.reserved[claim] == h.Name {
+	claim := claimOf(h)
+	if c.reserved[claim] == h.Namespace+"/"+h.Name {
 		delete(c.reserved, claim)
 	}
 	waiting := make([]types.NamespacedName, 0, len(c.waiting[claim]))
@@ -91,5 +92,14 @@ func claimOf(o client.Object) string {
 	if !ok {
 		return ""
 	}
-	return application.Claim(h.Spec.KubeConfig, h.GetStorageNamespace(), h.GetReleaseName())
+	return claimIn(h.Namespace, application.Claim(h.Spec.KubeConfig, h.GetStorageNamespace(), h.GetReleaseName()))
+}
+
+// claimIn makes a claim good for all namespaces. How a member is reached is told by names in one namespace; the hub is
+// the same for all.
+func claimIn(namespace, claim string) string {
+	if claim == "" || strings.HasPrefix(claim, "hub/") {
+		return claim
+	}
+	return namespace + "/" + claim
 }

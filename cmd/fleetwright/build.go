@@ -65,9 +65,9 @@ wrong; nothing is printed.`,
 	f.StringVar(&o.source.Members, "members", "", "file, or -, with the AttachedClusters and Clusters of the hub, as kubectl get -o yaml prints them")
 	f.StringVarP(&o.source.Namespace, "namespace", "n", "default", "namespace of the objects that have none")
 	f.BoolVar(&o.strict, "strict", false, "fail on warnings")
-	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	cmd.RegisterFlagCompletionFunc("member", completeFromPaths(&o.source, "AttachedCluster", "Cluster"))
-	cmd.RegisterFlagCompletionFunc("application", completeFromPaths(&o.source, "Application"))
+	completion(cmd, "output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp))
+	completion(cmd, "member", completeFromPaths(&o.source, "AttachedCluster", "Cluster"))
+	completion(cmd, "application", completeFromPaths(&o.source, "Application"))
 	return cmd
 }
 
@@ -110,12 +110,12 @@ func (o *buildOptions) complete(r application.Result) bool {
 // report writes the problems, the worst first.
 func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result application.Result) error {
 	var errs, warnings []error
-	for _, p := range result.Problems {
-		text := fmt.Errorf("%s: Application %s: %s", set.Position(appsv1.ApplicationKind, p.Namespace, p.Application), p.Application, describe(p))
+	for _, p := range group(result.Problems) {
+		err := fmt.Errorf("%s: Application %s: %s", set.Position(appsv1.ApplicationKind, p.Namespace, p.Application), p.Application, describe(p))
 		if p.Warning {
-			warnings = append(warnings, text)
+			warnings = append(warnings, err)
 		} else {
-			errs = append(errs, text)
+			errs = append(errs, err)
 		}
 	}
 	warnings = append(warnings, set.Warnings...)
@@ -131,13 +131,45 @@ func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result appl
 	return nil
 }
 
-func describe(p application.Problem) string {
+// problems are one problem of several members.
+type problems struct {
+	application.Problem
+	members []string
+}
+
+// group joins the problems that differ in the member alone: in a large fleet, what is wrong with one is with many.
+func group(all []application.Problem) []*problems {
+	var out []*problems
+	groups := map[application.Problem]*problems{}
+	for _, p := range all {
+		member := p.Member
+		p.Member = ""
+		g, ok := groups[p]
+		if !ok {
+			g = &problems{Problem: p}
+			groups[p] = g
+			out = append(out, g)
+		}
+		if member != "" {
+			g.members = append(g.members, member)
+		}
+	}
+	return out
+}
+
+func describe(p *problems) string {
 	text := ""
 	if p.Policy != "" {
 		text = "policy " + p.Policy + ": "
 	}
-	if p.Member != "" {
-		text += "member " + p.Member + ": "
+	const most = 3
+	switch n := len(p.members); {
+	case n == 1:
+		text += "member " + p.members[0] + ": "
+	case n > most+1:
+		text += fmt.Sprintf("members %s and %d more: ", strings.Join(p.members[:most], ", "), n-most)
+	case n > 1:
+		text += "members " + strings.Join(p.members, ", ") + ": "
 	}
 	return text + p.Message
 }

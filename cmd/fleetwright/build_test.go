@@ -53,7 +53,10 @@ func TestBuildOffline(t *testing.T) {
 	t.Setenv("KUBECONFIG", writeKubeconfig(t, server.URL))
 	t.Setenv("HTTP_PROXY", server.URL)
 	t.Setenv("HTTPS_PROXY", server.URL)
-	g.Expect(fleetwright("", "build", "testdata/shop", "testdata/kustomized/overlay").code).To(BeZero())
+	for _, path := range []string{"testdata/shop", "testdata/kustomized/overlay"} {
+		r := fleetwright("", "build", path)
+		g.Expect(r.code).To(BeZero(), r.err)
+	}
 	g.Expect(fleetwright("", "__complete", "build", "testdata/shop", "--member", "").code).To(BeZero())
 	g.Expect(connections.Load()).To(BeZero())
 	g.Expect(fleetwright("", "get", "fleets").code).To(Equal(exitFailed))
@@ -110,12 +113,15 @@ func TestBuildProblems(t *testing.T) {
 	}{
 		{name: "one release, two Applications", in: memberC1 + fleetC1 + app("a", "      releaseName: ingress\n      targetNamespace: ingress\n") + app("b", "      releaseName: ingress\n      targetNamespace: ingress\n"),
 			code: 1, objects: 5, errs: []string{"error: stdin:31: Application b: policy p: member c1: Helm release ingress/ingress"}},
-		{name: "override that matches nothing", in: memberC1 + fleetC1 + app("a", "    overrides:\n    - selector: {matchLabels: {enviroment: prod}}\n      helm: {values: {}}\n"),
+		{name: "override that matches nothing", in: memberC1 + fleetC1 + app("a", "    overrides:\n    - selector: {matchLabels: {env: prod}}\n      helm: {values: {}}\n"),
 			objects: 3, errs: []string{"warning: stdin:16: Application a: policy p: override 1 of p matches no member"}},
-		{name: "override that matches nothing, strict", in: memberC1 + fleetC1 + app("a", "    overrides:\n    - selector: {matchLabels: {enviroment: prod}}\n      helm: {values: {}}\n"), args: []string{"--strict"},
+		{name: "override that matches nothing, strict", in: memberC1 + fleetC1 + app("a", "    overrides:\n    - selector: {matchLabels: {env: prod}}\n      helm: {values: {}}\n"), args: []string{"--strict"},
 			code: 1, objects: 3, errs: []string{"error: stdin:16: Application a: policy p: override 1 of p matches no member"}},
 		{name: "worst first", in: memberC1 + strings.Replace(fleetC1, "- name: c1", "- name: c1\n  - name: c2", 1) + app("a", "    overrides:\n    - clusters: [c3]\n      helm: {values: {}}\n"),
 			code: 1, objects: 3, errs: []string{"error: stdin:17: Application a: policy p: member c2: there is no Cluster or AttachedCluster c2", "warning: stdin:17: Application a: policy p: override 1 of p matches no member"}},
+		{name: "one problem of many members", in: memberC1 + strings.Replace(fleetC1, "- name: c1", "- name: c1\n    labels: {x: a}\n  clusterSelector: {}", 1) +
+			strings.ReplaceAll(memberC1, "c1", "c2") + strings.ReplaceAll(memberC1, "c1", "c3") + app("a", "      values: {x: '<< .cluster.labels.x >>'}\n"),
+			code: 1, objects: 3, errs: []string{"error: stdin:32: Application a: policy p: members c2, c3: helm.values.x: "}},
 		{name: "only the other member", in: memberC1 + strings.Replace(fleetC1, "- name: c1", "- name: c1\n  - name: c2", 1) + app("a", ""), args: []string{"--member", "c1"}, objects: 3},
 		{name: "only the other Application", in: memberC1 + fleetC1 + app("a", "") + app("b", "      values: {x: << .cluster.labels.x >>}\n"), args: []string{"--application", "a"}, objects: 3},
 		{name: "no such member", in: memberC1 + fleetC1 + app("a", ""), args: []string{"--member", "c7"}, code: 2, errs: []string{"error: --member c7: there is none of that name: did you mean c1?"}},
@@ -129,7 +135,7 @@ func TestBuildProblems(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
 			r := fleetwright(tt.in, append([]string{"build", "-"}, tt.args...)...)
-			g.Expect(r.code).To(Equal(tt.code))
+			g.Expect(r.code).To(Equal(tt.code), r.err)
 			var lines []string
 			if r.err != "" {
 				lines = strings.Split(strings.TrimSuffix(r.err, "\n"), "\n")

@@ -12,3 +12,9 @@ func completeFromPaths(source *manifest.Source, kinds ...string) cobra.Completio
 		return manifest.Names(append(args, source.Members), kinds...), cobra.ShellCompDirectiveNoFileComp
 	}
 }
+
+func completion(cmd *cobra.Command, flag string, complete cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err) // there is no such flag, or it has a completion already
+	}
+}

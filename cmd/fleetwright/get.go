@@ -126,7 +126,7 @@ func newGet() *cobra.Command {
 	f.BoolVarP(&h.allNamespaces, "all-namespaces", "A", false, "all namespaces")
 	f.StringVarP(&output, "output", "o", "", "format: wide, json, yaml or name")
 	formats := []string{"wide", "json", "yaml", "name"}
-	cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	completion(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 
 	for _, l := range listings {
 		cmd.AddCommand(&cobra.Command{

@@ -8,6 +8,7 @@ package scenarios
 import (
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"os/exec"
 	"path/filepath"
@@ -26,8 +27,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/discovery"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	"sigs.k8s.io/yaml"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -46,6 +49,7 @@ var env *harness.Env
 func TestMain(m *testing.M) {
 	harness.Main(m, harness.Options{Members: 3}, func(e *harness.Env) {
 		env = e
+		ctrl.SetLogger(zap.New(zap.WriteTo(io.Discard))) // warnings of API servers about old kinds
 		if err := e.StartController(context.Background()); err != nil {
 			panic(err) // after which the harness cleans up
 		}
@@ -257,7 +261,10 @@ func without[V any](m map[string]V, keys ...string) map[string]V {
 }
 
 // ready waits until the present generation of an Application is Ready=True with this many members, "2/2" say.
-func (s *scenario) ready(app, members string) { s.t.Helper(); s.reports(app, metav1.ConditionTrue, members) }
+func (s *scenario) ready(app, members string) {
+	s.t.Helper()
+	s.reports(app, metav1.ConditionTrue, members)
+}
 
 // reports waits for a Ready condition and a count of members in the status of an Application.
 func (s *scenario) reports(name string, status metav1.ConditionStatus, members string) *appsv1.Application {

@@ -8,14 +8,13 @@ import (
 	"slices"
 	"testing"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/kustomize"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
-	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
@@ -45,7 +44,7 @@ func FuzzRender(f *testing.F) {
 		declared := fuzzDeclared(rand.New(rand.NewPCG(seed, 0)), template, label, values)
 		want := Render(declared)
 		if got := Render(deepCopy(declared)); !reflect.DeepEqual(got, want) {
-			t.Fatalf("not the same twice:\n%s\n%s", print(t, want), print(t, got))
+			t.Fatalf("not the same twice:\n%s\n%s", asYAML(t, want), asYAML(t, got))
 		}
 		names := map[string]bool{}
 		for _, o := range want.Objects {

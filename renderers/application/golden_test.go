@@ -16,7 +16,10 @@ import (
 )
 
 const (
-	ourCRDs  = "../../config/crd/bases"
+	ourCRDs = "../../config/crd/bases"
+	// fluxCRDs are Flux's, made of the modules in go.mod in the root of the repository:
+	// bin/controller-gen crd:maxDescLen=0 output:crd:dir=renderers/application/testdata/flux-crds \
+	//   paths=github.com/fluxcd/{source-controller/api/v1,kustomize-controller/api/v1,helm-controller/api/v2}
 	fluxCRDs = "testdata/flux-crds"
 )
 
@@ -35,7 +38,7 @@ func TestGolden(t *testing.T) {
 				g.Expect(flux.admit(asUnstructured(t, o))).To(Succeed())
 			}
 
-			got, file := print(t, result), "testdata/"+name+".golden.yaml"
+			got, file := asYAML(t, result), "testdata/"+name+".golden.yaml"
 			if os.Getenv("GEN_GOLDEN") == "true" {
 				g.Expect(os.WriteFile(file, got, 0o644)).To(Succeed())
 			}
@@ -81,8 +84,8 @@ func asUnstructured(t testing.TB, o Rendered) *unstructured.Unstructured {
 	return u
 }
 
-// print prints a result as YAML, with the problems as comments.
-func print(t testing.TB, r Result) []byte {
+// asYAML prints a result as YAML, with the problems as comments.
+func asYAML(t testing.TB, r Result) []byte {
 	t.Helper()
 	var out strings.Builder
 	for i, o := range r.Objects {

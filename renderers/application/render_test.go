@@ -76,7 +76,7 @@ func TestOrder(t *testing.T) {
 					shuffle(r, f.Spec.Clusters)
 				}
 				if got := Render(declared); !reflect.DeepEqual(got, want) {
-					g.Expect(string(print(t, got))).To(Equal(string(print(t, want))))
+					g.Expect(string(asYAML(t, got))).To(Equal(string(asYAML(t, want))))
 					g.Expect(got).To(Equal(want))
 				}
 			}

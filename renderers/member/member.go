@@ -194,7 +194,7 @@ func fromObject(kind string, o metav1.Object, health *clusterv1.MemberHealth) Me
 	}
 	ready := apimeta.FindStatusCondition(health.Conditions, meta.ReadyCondition)
 	switch {
-	case ready == nil || ready.Status == metav1.ConditionUnknown:
+	case ready == nil || ready.Status == metav1.ConditionUnknown || health.ObservedGeneration != o.GetGeneration():
 		m.Reason, m.Message = NotProbedReason, "was not looked at yet"
 	case ready.Status == metav1.ConditionTrue:
 		m.Ready = true

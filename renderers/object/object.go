@@ -17,7 +17,8 @@ type Object struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
 	Metadata   Metadata `json:"metadata"`
-	// Spec is a spec type of the Flux API, kustomizev1.KustomizationSpec say.
+	// Spec points to or is a spec type of the Flux API, kustomizev1.KustomizationSpec say. Objects share parts of it: it is
+	// only read.
 	Spec any `json:"spec"`
 }
 

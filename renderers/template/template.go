@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -104,7 +105,7 @@ func (t text) execute(facts map[string]any) (any, error) {
 			if strings.Contains(s.literal, ".cluster.labels") {
 				what = "the cluster has no label"
 			}
-			return nil, fmt.Errorf("%s: %s: %s", t.path, s.literal, strings.Replace(reason(err), missingKey, what, 1))
+			return nil, fmt.Errorf("%s: %s: %s%s", t.path, s.literal, strings.Replace(reason(err), missingKey, what, 1), hint(s.literal))
 		}
 	}
 	s := out.String()
@@ -118,6 +119,16 @@ func (t text) execute(facts map[string]any) (any, error) {
 		return s == typedMark+"true", nil
 	}
 	return json.Number(s[1:]), nil
+}
+
+var labelWithSeparators = regexp.MustCompile(`\.cluster\.labels\.\w+[-./]`)
+
+// hint says what to do about an action that reaches for a label whose key is no identifier.
+func hint(action string) string {
+	if labelWithSeparators.MatchString(action) {
+		return `: for a label with dots, dashes or slashes write index .cluster.labels "its/key"`
+	}
+	return ""
 }
 
 // reason takes the position in the template off a text/template error, which is about the one action shown before it.
@@ -217,7 +228,7 @@ func compileText(s, path string) (node, error) {
 		default:
 			tmpl, err := parseAction(action)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", path, action, err)
+				return nil, fmt.Errorf("%s: %s: %w%s", path, action, err, hint(action))
 			}
 			literal.WriteString(s[:start])
 			if literal.Len() > 0 {

@@ -47,6 +47,10 @@ func TestExecute(t *testing.T) {
 
 		{name: "missing label", in: "<< .cluster.labels.site >>", err: `v: << .cluster.labels.site >>: the cluster has no label "site"`},
 		{name: "missing indexed label", in: `<< index .cluster.labels "site" >>`, err: `the cluster has no label "site"`},
+		{name: "dotted label as fields", in: "<< .cluster.labels.topology.kubernetes.io/region >>", err: `for a label with dots, dashes or slashes write index .cluster.labels "its/key"`},
+		{name: "label with a dash as field", in: "<< .cluster.labels.my-label >>", err: `bad character U+002D '-': for a label with dots, dashes or slashes write index .cluster.labels "its/key"`},
+		{name: "fields of a label", in: "<< .cluster.labels.region.eu >>", err: `for a label with dots`},
+		{name: "too large a number", in: `<< "1e400" | number | replace .cluster.name "" >>`, err: `"1e400" is too large a number`},
 		{name: "missing fact", in: "<< .cluster.zone >>", err: `there is no "zone"`},
 		{name: "not a number", in: "<< .cluster.name | number >>", err: `"c1" is not a number`},
 		{name: "number in text", in: "n=<< .cluster.labels.replicas | number >>", err: "alone"},

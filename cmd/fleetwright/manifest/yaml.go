@@ -54,6 +54,7 @@ func parse(file string, data []byte) ([]Document, error) {
 	data = bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))
 
 	var out []Document
+	keys := keys{}
 	for _, chunk := range split(data) {
 		object, err := toJSON(chunk.text)
 		if err != nil {
@@ -66,7 +67,7 @@ func parse(file string, data []byte) ([]Document, error) {
 		if node == nil {
 			continue // nothing but comments
 		}
-		if err := chunk.check(file, node, keys{}); err != nil {
+		if err := chunk.check(file, node, keys); err != nil {
 			return nil, err
 		}
 		if object == nil {
