@@ -108,7 +108,7 @@ bench: parts build bin/helm-standin ## Run the benchmarks.
 
 fuzz: ## Run each fuzz test for FUZZTIME (10s).
 	@grep -rHoE --include='*_test.go' '^func Fuzz\w+' . | while IFS=: read -r file func; do \
-		go test "$$(dirname "$$file")" -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME) || exit 1; done
+		go test "$$(dirname "$$file")" -run '^$$' -fuzz "^$${func#func }$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 1s || exit 1; done
 
 ##### Use
 

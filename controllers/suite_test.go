@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,6 +19,10 @@ var testConfig *rest.Config
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
+	flag.Parse()
+	if flag.Lookup("test.fuzz").Value.String() != "" {
+		os.Exit(m.Run()) // each of its processes would start one
+	}
 	env := &envtest.Environment{
 		CRDDirectoryPaths:     []string{filepath.Join("..", "config", "crd", "bases"), filepath.Join("..", "bin", "crds")},
 		ErrorIfCRDPathMissing: true,

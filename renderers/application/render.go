@@ -215,6 +215,9 @@ func (r *rendering) policy(p *Program, scope *Scope, policy *Policy) {
 		warn(OverrideUnmatchedReason, "%s", text)
 	}
 	for _, m := range targets {
+		if m.Leaving {
+			continue // what it has is to end
+		}
 		r.child(p, scope, policy, m)
 	}
 }

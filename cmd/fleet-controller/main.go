@@ -1,0 +1,263 @@
+// Command fleet-controller is the manager: it runs the controllers on the hub.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/auth"
+	authutils "github.com/fluxcd/pkg/auth/utils"
+	pkgcache "github.com/fluxcd/pkg/cache"
+	runtimeclient "github.com/fluxcd/pkg/runtime/client"
+	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
+	"github.com/fluxcd/pkg/runtime/events"
+	"github.com/fluxcd/pkg/runtime/features"
+	"github.com/fluxcd/pkg/runtime/jitter"
+	"github.com/fluxcd/pkg/runtime/leaderelection"
+	"github.com/fluxcd/pkg/runtime/logger"
+	"github.com/fluxcd/pkg/runtime/metrics"
+	"github.com/fluxcd/pkg/runtime/pprof"
+	"github.com/fluxcd/pkg/runtime/probes"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	flag "github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/controllers"
+)
+
+const controllerName = "fleet-controller"
+
+// version is set when a release is built.
+var version = "dev"
+
+var (
+	scheme   = runtime.NewScheme()
+	setupLog = ctrl.Log.WithName("setup")
+)
+
+func init() {
+	utilruntime.Must(clientgoscheme.AddToScheme(scheme))
+	utilruntime.Must(sourcev1.AddToScheme(scheme))
+	utilruntime.Must(kustomizev1.AddToScheme(scheme))
+	utilruntime.Must(helmv2.AddToScheme(scheme))
+	utilruntime.Must(appsv1.AddToScheme(scheme))
+	utilruntime.Must(clusterv1.AddToScheme(scheme))
+	utilruntime.Must(fleetv1.AddToScheme(scheme))
+}
+
+// options are the flags. Those that Flux's controllers have are called as there.
+type options struct {
+	metricsAddr, healthAddr, eventsAddr string
+	concurrent, concurrentProbes        int
+	kubeAPIQPS                          float32
+	kubeAPIBurst                        int
+	defaultKubeConfigServiceAccount     string
+	version                             bool
+
+	watch          runtimectrl.WatchOptions
+	kubeConfig     runtimeclient.KubeConfigOptions
+	jitter         jitter.IntervalOptions
+	leaderElection leaderelection.Options
+	tokenCache     pkgcache.TokenFlags
+	features       features.FeatureGates
+	logger         logger.Options
+}
+
+func (o *options) bind(fs *flag.FlagSet) {
+	fs.StringVar(&o.metricsAddr, "metrics-addr", ":8080", "The address the metric endpoint binds to.")
+	fs.StringVar(&o.healthAddr, "health-addr", ":9440", "The address the health endpoint binds to.")
+	fs.StringVar(&o.eventsAddr, "events-addr", "", "The address of the events receiver.")
+	fs.IntVar(&o.concurrent, "concurrent", 4, "The number of Fleets and of Applications that are reconciled at a time.")
+	fs.IntVar(&o.concurrentProbes, "concurrent-probes", 20,
+		"The number of AttachedClusters and of Clusters that are looked at at a time. One that does not answer takes its place for as long as its timeout.")
+	// A limit here would make a fleet of thousands wait for nothing: the API server has its own brake, priority and
+	// fairness, which knows how busy it is and who else is waiting.
+	fs.Float32Var(&o.kubeAPIQPS, "kube-api-qps", -1, "The maximum queries-per-second of requests sent to the Kubernetes API; negative for no limit.")
+	fs.IntVar(&o.kubeAPIBurst, "kube-api-burst", 300, "The maximum burst queries-per-second of requests sent to the Kubernetes API.")
+	fs.BoolVar(&o.watch.AllNamespaces, "watch-all-namespaces", true,
+		"Watch for resources in all namespaces, if set to false it will only watch the runtime namespace.")
+	fs.StringVar(&o.watch.LabelSelector, "watch-label-selector", "",
+		"Reconcile the resources with matching labels e.g. 'sharding.fluxcd.io/key=shard1'. What they refer to may have any labels.")
+	fs.StringVar(&o.defaultKubeConfigServiceAccount, auth.ControllerFlagDefaultKubeConfigServiceAccount, "", "Default service account used for kubeconfig.")
+	fs.BoolVar(&o.version, "version", false, "Print the version and exit.")
+
+	o.kubeConfig.BindFlags(fs)
+	o.jitter.BindFlags(fs)
+	o.leaderElection.BindFlags(fs)
+	o.tokenCache.BindFlags(fs, 100)
+	o.features.BindFlags(fs)
+	o.logger.BindFlags(fs)
+}
+
+func main() {
+	var opts options
+	opts.bind(flag.CommandLine)
+	flag.Parse()
+	if opts.version {
+		fmt.Println(controllerName, version)
+		return
+	}
+	logger.SetLogger(logger.NewLogger(opts.logger))
+	if err := run(&opts); err != nil {
+		setupLog.Error(err, "cannot run")
+		os.Exit(1)
+	}
+}
+
+func run(opts *options) error {
+	ctx := ctrl.SetupSignalHandler()
+	if err := opts.jitter.SetGlobalJitter(nil); err != nil {
+		return err
+	}
+	tokens, err := setupWorkloadIdentity(opts)
+	if err != nil {
+		return err
+	}
+	var shard labels.Selector
+	if opts.watch.LabelSelector != "" {
+		if shard, err = runtimectrl.GetWatchSelector(opts.watch); err != nil {
+			return fmt.Errorf("--watch-label-selector: %w", err)
+		}
+	}
+	mgr, err := newManager(opts)
+	if err != nil {
+		return err
+	}
+	probes.SetupChecks(mgr, setupLog)
+	recorder, err := events.NewRecorder(mgr, ctrl.Log, opts.eventsAddr, controllerName)
+	if err != nil {
+		return fmt.Errorf("creating the event recorder: %w", err)
+	}
+
+	if err := controllers.IndexChildren(ctx, mgr); err != nil {
+		return fmt.Errorf("indexing children: %w", err)
+	}
+	members := func() controllers.MemberReconciler {
+		return controllers.MemberReconciler{
+			Client:            mgr.GetClient(),
+			APIReader:         mgr.GetAPIReader(),
+			EventRecorder:     recorder,
+			KubeConfigOptions: opts.kubeConfig,
+			WorkloadIdentity:  authutils.GetRESTConfigFetcher(tokens...),
+			Shard:             shard,
+		}
+	}
+	looking := controller.Options{MaxConcurrentReconciles: opts.concurrentProbes}
+	if err := (&controllers.AttachedClusterReconciler{MemberReconciler: members()}).SetupWithManager(ctx, mgr, looking); err != nil {
+		return fmt.Errorf("setting up the AttachedCluster controller: %w", err)
+	}
+	if err := (&controllers.ClusterReconciler{MemberReconciler: members()}).SetupWithManager(ctx, mgr, looking); err != nil {
+		return fmt.Errorf("setting up the Cluster controller: %w", err)
+	}
+
+	durations := runtimectrl.NewMetrics(mgr, metrics.MustMakeRecorder(), controllers.ApplicationFinalizer)
+	rendering := controller.Options{MaxConcurrentReconciles: opts.concurrent}
+	if err := (&controllers.FleetReconciler{
+		Client:        mgr.GetClient(),
+		EventRecorder: recorder,
+		Metrics:       durations,
+	}).SetupWithManager(mgr, rendering); err != nil {
+		return fmt.Errorf("setting up the Fleet controller: %w", err)
+	}
+	if err := (&controllers.ApplicationReconciler{
+		Client:        mgr.GetClient(),
+		APIReader:     mgr.GetAPIReader(),
+		EventRecorder: recorder,
+		Metrics:       durations,
+	}).SetupWithManager(ctx, mgr, rendering); err != nil {
+		return fmt.Errorf("setting up the Application controller: %w", err)
+	}
+
+	setupLog.Info("starting", "version", version)
+	return mgr.Start(ctx)
+}
+
+func newManager(opts *options) (ctrl.Manager, error) {
+	cfg, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("reaching the hub (set KUBECONFIG outside of a cluster): %w", err)
+	}
+	cfg.QPS, cfg.Burst = opts.kubeAPIQPS, opts.kubeAPIBurst
+
+	runtimeNamespace := os.Getenv(runtimectrl.EnvRuntimeNamespace)
+	caching := controllers.CacheOptions()
+	if !opts.watch.AllNamespaces {
+		caching.DefaultNamespaces = map[string]cache.Config{runtimeNamespace: {}}
+	}
+	leaderElectionID := controllerName + "-leader-election"
+	if opts.watch.LabelSelector != "" { // shards have each their own leader
+		leaderElectionID = leaderelection.GenerateID(leaderElectionID, opts.watch.LabelSelector)
+	}
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme: scheme,
+		Logger: ctrl.Log,
+		Cache:  caching,
+		Client: client.Options{Cache: &client.CacheOptions{
+			// Workload identity reads a few; caching would watch all of them.
+			DisableFor: []client.Object{&corev1.ConfigMap{}, &corev1.ServiceAccount{}},
+		}},
+		Controller:                    config.Controller{RecoverPanic: new(true)},
+		HealthProbeBindAddress:        opts.healthAddr,
+		Metrics:                       metricsserver.Options{BindAddress: opts.metricsAddr, ExtraHandlers: pprof.GetHandlers()},
+		LeaderElection:                opts.leaderElection.Enable,
+		LeaderElectionID:              leaderElectionID,
+		LeaderElectionNamespace:       runtimeNamespace,
+		LeaderElectionReleaseOnCancel: opts.leaderElection.ReleaseOnCancel,
+		LeaseDuration:                 &opts.leaderElection.LeaseDuration,
+		RenewDeadline:                 &opts.leaderElection.RenewDeadline,
+		RetryPeriod:                   &opts.leaderElection.RetryPeriod,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+// setupWorkloadIdentity sets up what members with a configMapRef are reached with, by the flags that Flux has for it.
+func setupWorkloadIdentity(opts *options) ([]auth.Option, error) {
+	supported := map[string]bool{}
+	auth.SetFeatureGates(supported)
+	if err := opts.features.WithLogger(setupLog).SupportedFeatures(supported); err != nil {
+		return nil, fmt.Errorf("--feature-gates: %w", err)
+	}
+	enabled, err := features.Enabled(auth.FeatureGateObjectLevelWorkloadIdentity)
+	if err != nil {
+		return nil, err
+	}
+	if enabled {
+		auth.EnableObjectLevelWorkloadIdentity()
+	}
+	if opts.defaultKubeConfigServiceAccount != "" {
+		auth.SetDefaultKubeConfigServiceAccount(opts.defaultKubeConfigServiceAccount)
+	}
+	if auth.InconsistentObjectLevelConfiguration() {
+		return nil, auth.ErrInconsistentObjectLevelConfiguration
+	}
+	if opts.tokenCache.MaxSize <= 0 {
+		return nil, nil
+	}
+	tokens, err := pkgcache.NewTokenCache(opts.tokenCache.MaxSize,
+		pkgcache.WithMaxDuration(opts.tokenCache.MaxDuration),
+		pkgcache.WithMetricsRegisterer(ctrlmetrics.Registry),
+		pkgcache.WithMetricsPrefix("gotk_token_"))
+	if err != nil {
+		return nil, fmt.Errorf("creating the token cache: %w", err)
+	}
+	return []auth.Option{auth.WithCache(*tokens, pkgcache.InvolvedObject{})}, nil
+}
