@@ -6,8 +6,7 @@ RUN go mod download
 COPY . .
 RUN CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /fleet-controller ./cmd/fleet-controller
 
-FROM scratch
-COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+FROM gcr.io/distroless/static:nonroot
 COPY --from=build /fleet-controller /
 USER 65532:65532
 ENTRYPOINT ["/fleet-controller"]

@@ -8,6 +8,8 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/apis/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -308,9 +310,20 @@ func (s *memberState) judge(ref object.Ref, live client.Object) {
 		s.is(idle, suspendedReason, "%s is declared suspended", ref)
 	case condition == nil || condition.Status == metav1.ConditionUnknown:
 		s.is(progressing, progressingReason, "%s: Flux is at work", ref)
+	case condition.Reason == meta.DependencyNotReadyReason:
+		s.is(waiting, waitingReason, "%s: %s", ref, shorten(condition.Message))
+	case condition.Status == metav1.ConditionFalse && fluxWaits(condition):
+		s.is(waiting, waitingReason, "%s: %s", ref, shorten(condition.Message))
 	case condition.Status == metav1.ConditionFalse:
 		s.is(failed, childFailedReason, "%s: %s", ref, explain(condition.Message))
 	}
+}
+
+// fluxWaits says whether a child is only waiting for a source or a dependency, which Flux calls not ready as well.
+// ArtifactFailed is also its word for what does not end by itself, a path that is not in the source, say.
+func fluxWaits(c *metav1.Condition) bool {
+	return c.Reason == meta.DependencyNotReadyReason || c.Reason == sourceFailedReason ||
+		c.Reason == meta.ArtifactFailedReason && strings.HasPrefix(c.Message, "Source artifact not found")
 }
 
 func isTrue(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionTrue }

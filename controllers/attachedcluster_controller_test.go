@@ -316,7 +316,7 @@ func TestAttachedClusterCredentialsExpire(t *testing.T) {
 
 	s.clock = user.cert.NotAfter.Add(-6 * 24 * time.Hour)
 	c = s.pass()
-	s.Expect(readyOf(c)).To(Equal("True Reached: reached: Kubernetes v1.36.3; the client certificate expires within 7 days: write a new kubeconfig"))
+	s.Expect(readyOf(c)).To(Equal("True Reached: reached: Kubernetes v1.36.3; the client certificate expires soon (see status.credentialsExpireAt): write a new kubeconfig"))
 	s.Expect(s.event()).To(HavePrefix("Warning CredentialsExpireSoon "))
 	s.restart()
 	s.pass()
@@ -472,16 +472,22 @@ func TestAttachedClusterStandsStill(t *testing.T) {
 	started := h.startMembers(1)
 	h.Eventually(h.attached("c1")).Should(HavePrefix("True Reached: "))
 
+	key := types.NamespacedName{Namespace: h.ns, Name: "c1"}
+	h.Eventually(func(g Gomega) { // what was written is in the cache, and the pass that wrote it has ended
+		c := &clusterv1.AttachedCluster{}
+		g.Expect(started.attached.Get(t.Context(), key, c)).To(Succeed())
+		g.Expect(c.Status.Ready).To(BeTrue())
+		_, ok := started.attached.looks.last(key)
+		g.Expect(ok).To(BeTrue())
+	}).Should(Succeed())
+
 	h.requests.reset()
 	for range 3 {
-		before := m.probes()
 		started.ahead.Add(int64(10 * time.Minute))
-		h.Eventually(func() int { // until the cache has the status
-			_, err := started.attached.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: h.ns, Name: "c1"}})
-			h.Expect(err).NotTo(HaveOccurred())
-			return m.probes()
-		}).Should(BeNumerically(">", before))
+		_, err := started.attached.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
+		h.Expect(err).NotTo(HaveOccurred())
 	}
+	h.Expect(m.probes()).To(Equal(4))
 	h.Expect(h.requests.counted()).To(BeEmpty())
 }
 

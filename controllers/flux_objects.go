@@ -158,7 +158,8 @@ func fluxReady(o client.Object) *metav1.Condition {
 		return nil
 	}
 	ready := apimeta.FindStatusCondition(getter.GetConditions(), meta.ReadyCondition)
-	if ready == nil || observedGeneration(o) < o.GetGeneration() {
+	// After a failure Flux leaves status.observedGeneration as it was; the condition has its own.
+	if ready == nil || max(ready.ObservedGeneration, observedGeneration(o)) < o.GetGeneration() {
 		return nil
 	}
 	return ready

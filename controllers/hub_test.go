@@ -227,7 +227,10 @@ func (h *hub) fluxDoesOne(o client.Object, condition metav1.Condition) {
 	condition.ObservedGeneration = o.GetGeneration()
 	switch o := o.(type) {
 	case *kustomizev1.Kustomization:
-		o.Status.ObservedGeneration = o.Generation
+		// kustomize-controller does not count a failure as observed.
+		if condition.Status == metav1.ConditionTrue {
+			o.Status.ObservedGeneration = o.Generation
+		}
 		apimeta.SetStatusCondition(&o.Status.Conditions, condition)
 	case *helmv2.HelmRelease:
 		o.Status.ObservedGeneration = o.Generation

@@ -44,8 +44,8 @@ type kubeconfig struct {
 	config *rest.Config
 	// from says for people where it comes from.
 	from string
-	// expiresAt is when the client certificate expires; zero if there is none.
-	expiresAt time.Time
+	// expiresAt is when the client certificate expires, and renewAt when it is time for a new one; zero if there is none.
+	expiresAt, renewAt time.Time
 	// certificateOnly says that there is nothing beside the client certificate that could open the member.
 	certificateOnly bool
 	// digest tells one kubeconfig from the next; zero where the credentials are not ours to read.
@@ -125,10 +125,12 @@ func readKubeconfig(ctx context.Context, ref *clusterv1.KubeconfigReference, dat
 	if _, err := rest.TLSConfigFor(config); err != nil {
 		return refuse(KubeconfigInvalidReason, "the certificates or the key are not usable: %v", err)
 	}
+	expiresAt, renewAt := certificateExpiry(config.CertData)
 	return &kubeconfig{
 		config:          config,
 		from:            from,
-		expiresAt:       certificateExpiry(config.CertData),
+		expiresAt:       expiresAt,
+		renewAt:         renewAt,
 		certificateOnly: len(config.CertData) > 0 && config.BearerToken == "" && config.Username == "" && config.ExecProvider == nil,
 		digest:          sha256.Sum256(value),
 	}, nil
@@ -221,21 +223,25 @@ func checkServer(server string) string {
 	return ""
 }
 
-// certificateExpiry returns when the first certificate of a PEM file, the client's own, expires.
-func certificateExpiry(data []byte) time.Time {
+// expiryNotice is how long before its end a client certificate should be renewed, if it was not made for less.
+const expiryNotice = 7 * 24 * time.Hour
+
+// certificateExpiry returns when the first certificate of a PEM file, the client's own, expires, and when it is time to
+// renew it: one that lives for hours is renewed by a machine, which need not be told days before.
+func certificateExpiry(data []byte) (expiresAt, renewAt time.Time) {
 	for {
 		var block *pem.Block
 		block, data = pem.Decode(data)
 		if block == nil {
-			return time.Time{}
+			return time.Time{}, time.Time{}
 		}
 		if block.Type != "CERTIFICATE" {
 			continue
 		}
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return time.Time{}
+			return time.Time{}, time.Time{}
 		}
-		return cert.NotAfter
+		return cert.NotAfter, cert.NotAfter.Add(-min(expiryNotice, cert.NotAfter.Sub(cert.NotBefore)/4))
 	}
 }

@@ -70,6 +70,7 @@ func TestReadKubeconfigAccepts(t *testing.T) {
 		{name: "client certificate", in: user(client.user()), want: func(g Gomega, k *kubeconfig) {
 			g.Expect(k.certificateOnly).To(BeTrue())
 			g.Expect(k.expiresAt).To(BeTemporally("==", client.cert.NotAfter))
+			g.Expect(k.renewAt).To(BeTemporally("==", client.cert.NotAfter.Add(-7*24*time.Hour)))
 		}},
 		{name: "client certificate and token", in: user(client.user() + ", token: t"), want: func(g Gomega, k *kubeconfig) {
 			g.Expect(k.certificateOnly).To(BeFalse())

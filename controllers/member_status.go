@@ -13,8 +13,7 @@ import (
 )
 
 const (
-	expiryNotice  = 7 * 24 * time.Hour
-	expiresSoon   = "; the client certificate expires within 7 days: write a new kubeconfig"
+	expiresSoon   = "; the client certificate expires soon (see status.credentialsExpireAt): write a new kubeconfig"
 	expiresReason = "CredentialsExpireSoon"
 )
 
@@ -43,7 +42,7 @@ func setReached(m *subject, k *kubeconfig, seen *sighting, now time.Time) {
 		m.health.ClusterID = seen.clusterID
 	}
 	message := "reached: Kubernetes " + oneLine(seen.version)
-	if !k.expiresAt.IsZero() && k.expiresAt.Sub(now) < expiryNotice {
+	if !k.renewAt.IsZero() && now.After(k.renewAt) {
 		message += expiresSoon
 	}
 	conditions.Delete(m.object, meta.StalledCondition)

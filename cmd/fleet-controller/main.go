@@ -198,6 +198,9 @@ func newManager(opts *options) (ctrl.Manager, error) {
 	runtimeNamespace := os.Getenv(runtimectrl.EnvRuntimeNamespace)
 	caching := controllers.CacheOptions()
 	if !opts.watch.AllNamespaces {
+		if runtimeNamespace == "" {
+			return nil, fmt.Errorf("--watch-all-namespaces=false needs the namespace in the environment variable %s", runtimectrl.EnvRuntimeNamespace)
+		}
 		caching.DefaultNamespaces = map[string]cache.Config{runtimeNamespace: {}}
 	}
 	leaderElectionID := controllerName + "-leader-election"

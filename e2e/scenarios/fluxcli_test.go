@@ -79,6 +79,11 @@ func TestFluxCLI(t *testing.T) {
 	s.Consistently(func() string { return s.kustomization("shop-app-two").ResourceVersion }).Should(Equal(other))
 	s.Expect(s.kustomization("shop-app-one").Generation).To(Equal(generation))
 	s.Expect(s.kustomization("shop-app-one").Annotations).To(HaveKeyWithValue(meta.ReconcileRequestAnnotation, requested), "the request stays as it was made")
+
+	t.Log("and with its source, it brings what was pushed")
+	s.push("shop", files{"base/config.yaml": shopConfig("three")})
+	s.flux("reconcile", "kustomization", "shop-app-one", "--with-source")
+	s.Expect(s.data(one, s.ns, "shop")()).To(HaveKeyWithValue("version", "three"))
 }
 
 // Both ways to ask for a reconcile work on all our kinds: Flux's annotation and Kurator's.

@@ -14,7 +14,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -154,7 +156,8 @@ func TestRotatedCredentials(t *testing.T) {
 	s := begin(t)
 	member := env.Members[0]
 	s.push("shop", shop)
-	s.kubeconfig("one", s.tokenKubeconfig(member, "first"))
+	first := s.tokenKubeconfig(member, "first")
+	s.kubeconfig("one", first)
 	s.apply(attachedCluster("one", "region=eu"))
 	s.apply(fleet("prod", "one"))
 	s.apply(shopApplication)
@@ -165,6 +168,7 @@ func TestRotatedCredentials(t *testing.T) {
 	before := s.kustomization("shop-app-one").ResourceVersion
 	s.kubeconfig("one", s.tokenKubeconfig(member, "second"))
 	s.Expect(member.Client.Delete(s.ctx, &corev1.ServiceAccount{ObjectMeta: s.inKubeSystem("first")})).To(Succeed())
+	s.Eventually(s.accepts(first)).Should(BeFalse())
 	s.Consistently(s.health("one")).Should(HavePrefix("True Reached: "))
 	s.push("shop", files{"base/config.yaml": shopConfig("two")})
 	s.Expect(s.kustomization("shop-app-one").ResourceVersion).To(Equal(before))
@@ -205,6 +209,21 @@ func (s *scenario) tokenKubeconfig(member *harness.Cluster, name string) []byte 
 	token := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(600))}}
 	s.Expect(member.Client.SubResource("token").Create(s.ctx, account, token)).To(Succeed())
 	return s.edited(member, func(c *clientcmdapi.Config) { c.AuthInfos["admin"] = &clientcmdapi.AuthInfo{Token: token.Status.Token} })
+}
+
+// accepts says whether a cluster lets a kubeconfig in. An API server believes a revoked token for a few seconds.
+func (s *scenario) accepts(kubeconfig []byte) func() (bool, error) {
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
+	s.Expect(err).NotTo(HaveOccurred())
+	c, err := discovery.NewDiscoveryClientForConfig(config)
+	s.Expect(err).NotTo(HaveOccurred())
+	return func() (bool, error) {
+		err := c.RESTClient().Get().AbsPath("/api/v1/namespaces/default").Do(s.ctx).Error()
+		if apierrors.IsUnauthorized(err) {
+			return false, nil
+		}
+		return err == nil, err
+	}
 }
 
 func (s *scenario) inKubeSystem(name string) (m metav1.ObjectMeta) {
