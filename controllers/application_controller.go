@@ -9,6 +9,7 @@ import (
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/record"
@@ -50,6 +51,8 @@ type ApplicationReconciler struct {
 	APIReader client.Reader
 	record.EventRecorder
 	runtimectrl.Metrics
+	// Shard selects the Applications to look after; nil selects all.
+	Shard labels.Selector
 
 	mu     sync.Mutex
 	states map[types.NamespacedName]*appState
@@ -65,6 +68,10 @@ func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 			r.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if r.Shard != nil && !r.Shard.Matches(labels.Set(cached.Labels)) {
+		r.forget(req.NamespacedName)
+		return ctrl.Result{}, nil
 	}
 	app := cached.DeepCopy()
 	defer func() {

@@ -268,7 +268,7 @@ func TestFluxSuspendIsRespected(t *testing.T) {
 	h.attach("c1", "c2")
 	h.fleet("prod", "c1", "c2")
 	h.apply(web)
-	reconciler := h.start()
+	h.start()
 	h.Eventually(h.kustomizations).Should(HaveLen(2))
 	h.fluxDoes(metav1.ConditionTrue, "Applied")
 
@@ -282,7 +282,7 @@ func TestFluxSuspendIsRespected(t *testing.T) {
 	patch(h, app, `{"spec":{"syncPolicies":[{"name":"app","kustomization":{"path":"./new","interval":"5m"}}]}}`)
 	h.Eventually(func() string { return h.kustomizations()["web-app-c2"].Spec.Path }).Should(Equal("./new"))
 	h.stop()
-	reconciler = h.start()
+	reconciler := h.start()
 	h.ready("web", metav1.ConditionUnknown, "0/2")
 	for range 24 { // a day of resyncs
 		_, err := reconciler.Reconcile(context.Background(), requestFor(app))
@@ -575,6 +575,47 @@ func TestOrphan(t *testing.T) {
 	patch(h, h.kustomizations()["web-app-c2"], `{"metadata":{"finalizers":null}}`)
 }
 
+// W12: a policy that is taken out ends, when it may.
+func TestPolicyTakenOut(t *testing.T) {
+	h := newHub(t)
+	h.attach("c1", "c2")
+	h.fleet("prod", "c1", "c2")
+	h.apply(web + "  - name: extra\n    kustomization: {path: ./extra}\n")
+	h.start()
+	h.Eventually(h.kustomizations).Should(HaveLen(4))
+	h.apply(web)
+	h.Eventually(func() *appsv1.PruneStatus { return h.app("web").Status.Prune }).Should(Equal(&appsv1.PruneStatus{Members: 2, Of: 2, Objects: 2, Allow: "2"}))
+	h.Expect(h.kustomizations()).To(HaveLen(4))
+	patch(h, h.app("web"), `{"metadata":{"annotations":{"fleet.kurator.dev/allow-prune":"2"}}}`)
+	h.Eventually(func() []string { return names(h.kustomizations()) }).Should(ConsistOf("web-app-c1", "web-app-c2"))
+}
+
+// W27: people hear of what happened, once.
+func TestEvents(t *testing.T) {
+	h := newHub(t)
+	h.attach("c1")
+	h.fleet("prod", "c1")
+	h.apply(web)
+	h.start()
+	h.Eventually(h.kustomizations).Should(HaveLen(1))
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
+	h.ready("web", metav1.ConditionTrue, "1/1")
+	h.fluxDoes(metav1.ConditionFalse, "broken")
+	h.ready("web", metav1.ConditionFalse, "0/1")
+	h.stop()
+	close(h.events.Events)
+	var events []string
+	for e := range h.events.Events {
+		events = append(events, e)
+	}
+	h.Expect(events).To(ConsistOf(
+		"Normal ReconciliationSucceeded 1/1 members ready", // the fleet
+		"Normal Applied applied 2 objects",
+		"Normal ReconciliationSucceeded 1/1 members ready",
+		"Warning MembersNotReady 0/1 members ready; c1 (NotReady)",
+	))
+}
+
 func TestSourceChange(t *testing.T) {
 	h := newHub(t)
 	h.attach("c1")
@@ -596,12 +637,17 @@ func TestStatusExplains(t *testing.T) {
 	h := newHub(t)
 	h.attach("c1", "c2")
 	h.fleet("prod", "c1", "c2")
-	h.apply(strings.Replace(web, "interval: 5m}", "interval: 0s}\n    rollout: {trafficRoutingProvider: istio, workload: {name: w, namespace: web}, serviceName: s, port: 80, rolloutPolicy: {}}\n    overrides:\n    - {clusters: [c9], kustomization: {path: ./x}}\n    - {selector: {matchLabels: {enviroment: prod}}, kustomization: {path: ./y}}", 1))
+	h.apply(strings.Replace(web, "interval: 5m}", "interval: 0s}\n    rollout: {trafficRoutingProvider: istio, workload: {name: w, namespace: web}, serviceName: s, port: 80, rolloutPolicy: {}}\n    overrides:\n    - {clusters: [c9], kustomization: {path: ./x}}\n    - {selector: {matchLabels: {evn: prod}}, kustomization: {path: ./y}}", 1))
 	h.start()
 	h.Eventually(h.kustomizations).Should(HaveLen(2))
 	h.fluxDoes(metav1.ConditionTrue, "Applied")
 	h.fluxDoesOne(h.kustomizations()["web-app-c2"], metav1.Condition{Type: "Ready", Status: "False", Reason: "Test",
 		Message: "HelmRepository/x dry-run failed:\n no matches for kind \"HelmRepository\" in version \"source.toolkit.fluxcd.io/v1\""})
+	h.fluxDoesOne(h.kustomizations()["web-app-c1"], metav1.Condition{Type: "Ready", Status: "False", Reason: meta.ArtifactFailedReason,
+		Message: "Source artifact not found, retrying in 30s"})
+	h.Expect(h.ready("web", metav1.ConditionFalse, "0/2").Status.Members.NotReady).To(ContainElement(
+		And(HaveField("Name", "c1"), HaveField("Reason", "Waiting"))), "what ends by itself is no failure")
+	h.fluxDoesOne(h.kustomizations()["web-app-c1"], metav1.Condition{Type: "Ready", Status: "True", Reason: "Test", Message: "Applied"})
 	app := h.ready("web", metav1.ConditionFalse, "1/2")
 	h.Expect(app.Status.Members.NotReady).To(HaveLen(1), "W15: each member has its own state")
 	h.Expect(app.Status.Members.NotReady[0]).To(And(HaveField("Name", "c2"), HaveField("Message", ContainSubstring("belongs on the hub: use a helm policy"))))

@@ -9,7 +9,6 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
-	"github.com/fluxcd/pkg/apis/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -310,8 +309,6 @@ func (s *memberState) judge(ref object.Ref, live client.Object) {
 		s.is(idle, suspendedReason, "%s is declared suspended", ref)
 	case condition == nil || condition.Status == metav1.ConditionUnknown:
 		s.is(progressing, progressingReason, "%s: Flux is at work", ref)
-	case condition.Reason == meta.DependencyNotReadyReason:
-		s.is(waiting, waitingReason, "%s: %s", ref, shorten(condition.Message))
 	case condition.Status == metav1.ConditionFalse && fluxWaits(condition):
 		s.is(waiting, waitingReason, "%s: %s", ref, shorten(condition.Message))
 	case condition.Status == metav1.ConditionFalse:
@@ -323,7 +320,7 @@ func (s *memberState) judge(ref object.Ref, live client.Object) {
 // ArtifactFailed is also its word for what does not end by itself, a path that is not in the source, say.
 func fluxWaits(c *metav1.Condition) bool {
 	return c.Reason == meta.DependencyNotReadyReason || c.Reason == sourceFailedReason ||
-		c.Reason == meta.ArtifactFailedReason && strings.HasPrefix(c.Message, "Source artifact not found")
+		c.Reason == meta.ArtifactFailedReason && strings.Contains(c.Message, "artifact not found, retrying")
 }
 
 func isTrue(c *metav1.Condition) bool { return c != nil && c.Status == metav1.ConditionTrue }
@@ -454,7 +451,7 @@ func (o *observed) withinBudget(p *plan, surplus []client.Object) bool {
 	}
 	status, before := &o.app.Status, o.app.Status.Prune
 	p.prune = &appsv1.PruneStatus{Members: len(ending), Of: len(having), Objects: len(surplus)}
-	if !o.overBudget(p, ending, len(having)) {
+	if !o.overBudget(ending, len(having)) {
 		return true
 	}
 
@@ -473,7 +470,7 @@ func (o *observed) withinBudget(p *plan, surplus []client.Object) bool {
 
 // overBudget says whether this many members are too many to lose in one step. A selector that suddenly matches nothing
 // is, whatever the number.
-func (o *observed) overBudget(p *plan, ending map[member.Key]bool, having int) bool {
+func (o *observed) overBudget(ending map[member.Key]bool, having int) bool {
 	if n := len(ending); n > 1 && n > o.budget(having) {
 		return true
 	}

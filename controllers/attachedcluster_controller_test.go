@@ -55,18 +55,18 @@ func newMemberStory(t *testing.T) *memberStory {
 func (s *memberStory) restart() {
 	s.events = record.NewFakeRecorder(100)
 	s.AttachedClusterReconciler = &AttachedClusterReconciler{MemberReconciler{
-		Client: s.hub.Client, APIReader: s.hub.Client, EventRecorder: s.events, Now: func() time.Time { return s.clock },
+		Client: s.Client, APIReader: s.Client, EventRecorder: s.events, Now: func() time.Time { return s.clock },
 	}}
 }
 
-func (s *memberStory) request(name string) ctrl.Request {
-	return ctrl.Request{NamespacedName: types.NamespacedName{Namespace: s.ns, Name: name}}
+func (s *memberStory) request() ctrl.Request {
+	return ctrl.Request{NamespacedName: types.NamespacedName{Namespace: s.ns, Name: "c1"}}
 }
 
 // pass makes one pass, and returns the AttachedCluster after it.
 func (s *memberStory) pass() *clusterv1.AttachedCluster {
 	s.t.Helper()
-	_, err := s.Reconcile(s.t.Context(), s.request("c1"))
+	_, err := s.Reconcile(s.t.Context(), s.request())
 	s.Expect(err).NotTo(HaveOccurred())
 	return s.c1()
 }
@@ -150,7 +150,7 @@ func TestAttachedClusterReached(t *testing.T) {
 	s.Expect(healthMetric(s.hub, "AttachedCluster", "c1")).To(Equal(1.0))
 
 	// Until it is due, nothing asks the member.
-	result, err := s.Reconcile(t.Context(), s.request("c1"))
+	result, err := s.Reconcile(t.Context(), s.request())
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(result.RequeueAfter).To(And(BeNumerically(">", 4*time.Minute), BeNumerically("<=", 6*time.Minute)))
 	s.Expect(m.probes()).To(Equal(1))
@@ -341,7 +341,7 @@ func TestAttachedClusterRestart(t *testing.T) {
 	dues := map[time.Duration]bool{}
 	for range 20 {
 		s.restart()
-		result, err := s.Reconcile(t.Context(), s.request("c1"))
+		result, err := s.Reconcile(t.Context(), s.request())
 		s.Expect(err).NotTo(HaveOccurred())
 		s.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", defaultProbeInterval)))
 		dues[result.RequeueAfter] = true
@@ -397,7 +397,7 @@ func TestAttachedClusterWhenTheControllerStops(t *testing.T) {
 	s.secret("c1-kubeconfig", strings.Replace(kubeconfigFor(srv.URL, nil, "token: t"), "server:", "insecure-skip-tls-verify: true, server:", 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-arrived; cancel() }()
-	_, err := s.Reconcile(ctx, s.request("c1"))
+	_, err := s.Reconcile(ctx, s.request())
 	s.Expect(err).To(MatchError(context.Canceled))
 	s.Expect(readyOf(s.c1())).To(BeEmpty(), "that says nothing about the member")
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/fluxcd/pkg/runtime/jitter"
 	"github.com/fluxcd/pkg/runtime/predicates"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -39,6 +40,8 @@ type FleetReconciler struct {
 	client.Client
 	record.EventRecorder
 	runtimectrl.Metrics
+	// Shard selects the Fleets to look after; nil selects all.
+	Shard labels.Selector
 }
 
 // SetupWithManager registers the reconciler and its watches.
@@ -67,7 +70,7 @@ func (r *FleetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ct
 	if err := r.Get(ctx, req.NamespacedName, cached); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if deleting(cached) {
+	if deleting(cached) || r.Shard != nil && !r.Shard.Matches(labels.Set(cached.Labels)) {
 		return ctrl.Result{}, nil
 	}
 	fleet := cached.DeepCopy()

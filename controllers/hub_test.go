@@ -43,6 +43,7 @@ type hub struct {
 	client.Client
 	ns       string
 	requests *requestLog
+	events   *record.FakeRecorder
 	stop     func()
 }
 
@@ -87,10 +88,10 @@ func (h *hub) start() *ApplicationReconciler {
 	})
 	h.Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())
-	recorder := record.NewFakeRecorder(10000)
-	apps := &ApplicationReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: recorder}
+	h.events = record.NewFakeRecorder(10000)
+	apps := &ApplicationReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events}
 	h.Expect(apps.SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
-	h.Expect((&FleetReconciler{Client: mgr.GetClient(), EventRecorder: recorder}).SetupWithManager(mgr, controller.Options{})).To(Succeed())
+	h.Expect((&FleetReconciler{Client: mgr.GetClient(), EventRecorder: h.events}).SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

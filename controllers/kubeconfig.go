@@ -122,6 +122,9 @@ func readKubeconfig(ctx context.Context, ref *clusterv1.KubeconfigReference, dat
 		return refuse(KubeconfigInvalidReason, "%s", strings.TrimPrefix(err.Error(), "invalid configuration: "))
 	}
 	config = sanitize(ctx, config, opts)
+	if _, _, err := rest.DefaultServerUrlFor(config); err != nil {
+		return refuse(KubeconfigServerInvalidReason, "the server is no address: write https://HOST:PORT")
+	}
 	if _, err := rest.TLSConfigFor(config); err != nil {
 		return refuse(KubeconfigInvalidReason, "the certificates or the key are not usable: %v", err)
 	}

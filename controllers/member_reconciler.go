@@ -30,6 +30,7 @@ const (
 
 	defaultProbeInterval = 5 * time.Minute
 	minProbeInterval     = 5 * time.Second
+	lostProbeInterval    = time.Minute // of a member that was not reached
 	defaultProbeTimeout  = 10 * time.Second
 )
 
@@ -47,7 +48,7 @@ type MemberReconciler struct {
 	record.EventRecorder
 	// KubeConfigOptions are those that Flux has on this hub, so that a member is ready when Flux can reach it.
 	KubeConfigOptions runtimeclient.KubeConfigOptions
-	// WorkloadIdentity returns what a member with a configMapRef is reached with.
+	// WorkloadIdentity returns what a member with a configMapRef is reached with. Its requests go to the hub and the cloud.
 	WorkloadIdentity authutils.RESTConfigFetcher
 	// Shard selects the members to look after; nil selects all.
 	Shard labels.Selector
@@ -83,11 +84,12 @@ func (m *subject) interval() time.Duration {
 	return max(m.check.Interval.Duration, minProbeInterval)
 }
 
+// timeout is at most the interval: a look ends before the next is due.
 func (m *subject) timeout() time.Duration {
 	if m.check == nil || m.check.Timeout == nil || m.check.Timeout.Duration == 0 {
-		return defaultProbeTimeout
+		return min(defaultProbeTimeout, m.interval())
 	}
-	return m.check.Timeout.Duration
+	return min(m.check.Timeout.Duration, m.interval())
 }
 
 func (r *MemberReconciler) now() time.Time {
@@ -164,12 +166,15 @@ func (r *MemberReconciler) look(ctx context.Context, m *subject) (look, error) {
 	}
 	setHandled(m)
 	setExpiry(m, k)
+	interval := m.interval()
 	if wrong != nil {
 		setProblem(m, wrong)
+		// What it is to run waits for it; and one that was out of reach for a moment should not be out for an interval.
+		interval = min(interval, lostProbeInterval)
 	} else {
 		setReached(m, k, seen, r.now())
 	}
-	return look{due: r.now().Add(jitter.JitteredIntervalDuration(m.interval())), digest: k.digest, forced: m.forced()}, nil
+	return look{due: r.now().Add(jitter.JitteredIntervalDuration(interval)), digest: k.digest, forced: m.forced()}, nil
 }
 
 // observeKubeconfig reads what a member is reached with. An error is one of reading, about which nothing is to be said

@@ -16,7 +16,8 @@ import (
 )
 
 // releaseClaims sees to it that one Helm release on one member has one HelmRelease: the first that there is. What the
-// cache cannot show yet, a HelmRelease that is just being created, is reserved here.
+// cache cannot show yet, a HelmRelease that is just being created, is reserved here. (Two shards, which are two processes,
+// see each other's claims only through the cache.)
 type releaseClaims struct {
 	mu       sync.Mutex
 	reserved map[string]string                        // claim to the namespace/name of a HelmRelease

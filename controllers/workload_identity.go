@@ -15,7 +15,7 @@ import (
 const WorkloadIdentityFailedReason = "WorkloadIdentityFailed"
 
 // workloadIdentity returns what a member with a configMapRef is reached with, in the way of Flux. This is all there is of
-// it, and it brings the libraries of three clouds into the program: see its use in docs/architecture.md.
+// it; it brings the libraries of three clouds into the program, which are a fifth of its size.
 func (r *MemberReconciler) workloadIdentity(ctx context.Context, m *subject, k *kubeconfig) (*rest.Config, *problem) {
 	ctx, cancel := context.WithTimeout(ctx, m.timeout())
 	defer cancel()

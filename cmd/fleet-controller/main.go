@@ -172,6 +172,7 @@ func run(opts *options) error {
 		Client:        mgr.GetClient(),
 		EventRecorder: recorder,
 		Metrics:       durations,
+		Shard:         shard,
 	}).SetupWithManager(mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the Fleet controller: %w", err)
 	}
@@ -180,6 +181,7 @@ func run(opts *options) error {
 		APIReader:     mgr.GetAPIReader(),
 		EventRecorder: recorder,
 		Metrics:       durations,
+		Shard:         shard,
 	}).SetupWithManager(ctx, mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the Application controller: %w", err)
 	}

@@ -126,6 +126,9 @@ func (r *reconciler) release(ctx context.Context, hr *helmv2.HelmRelease) error 
 		return notReady{helmv2.DependencyNotReadyReason, err}
 	}
 	loaded, artifact, err := r.loadChart(ctx, hr)
+	if errors.Is(err, errWaiting) {
+		return notReady{"SourceNotReady", err}
+	}
 	if err != nil {
 		return notReady{helmv2.ArtifactFailedReason, err}
 	}

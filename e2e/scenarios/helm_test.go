@@ -110,6 +110,34 @@ func TestHelm(t *testing.T) {
 	s.Expect(s.left()).To(BeEmpty())
 }
 
+// H1: facts of a member arrive in a chart as what they are, keys with dots and lists included.
+func TestValuesOfFacts(t *testing.T) {
+	s := begin(t)
+	s.push("chart", chart)
+	s.push("chart", files{"chart/templates/config.yaml": `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: {{ .Release.Name }}}
+data:
+  host: {{ index .Values.hosts 0 }}
+  tenant: "{{ kindOf .Values.tenant }} {{ .Values.tenant }}"
+  legacy: "{{ kindOf .Values.legacy }} {{ .Values.legacy }}"
+  replicas: "{{ kindOf .Values.replicas }} {{ .Values.replicas }}"
+`})
+	s.attach("one", env.Members[0], "topology.kubernetes.io/region=eu", `tenant="004"`, `legacy="no"`, `replicas="3"`)
+	s.apply(fleet("prod", "one"))
+	s.apply(greeter("greeter", `targetNamespace: $NAMESPACE
+      values:
+        hosts: ['<< index .cluster.labels "topology.kubernetes.io/region" >>.example.org']
+        tenant: << .cluster.labels.tenant >>
+        legacy: << .cluster.labels.legacy >>
+        replicas: << .cluster.labels.replicas | number >>`))
+	s.Eventually(s.data(env.Members[0], s.ns, "greeter-app")).Should(Equal(map[string]string{
+		"host": "eu.example.org", "tenant": "string 004", "legacy": "string no", "replicas": "float64 3",
+	}))
+	s.ready("greeter", "1/1")
+}
+
 // H7: the children of two Applications have different names, but the release that they mean is one.
 func TestReleaseConflict(t *testing.T) {
 	s := begin(t)
@@ -130,7 +158,7 @@ func TestReleaseConflict(t *testing.T) {
 	s.apply(greeter("b", release("b")))
 	b := s.reports("b", "False", "0/2")
 	s.Expect(notReady(b.Status.Members)).To(Equal(map[string]string{"one": "ReleaseConflict", "two": "ReleaseConflict"}))
-	s.Expect(memberMessage(b.Status.Members, "one")).To(ContainSubstring("HelmRelease/a-app-one of Application a"))
+	s.Expect(memberMessage(b.Status.Members, "one")).To(ContainSubstring("a-app-one of Application a"))
 	s.Consistently(func() []string { return names(s.releases()) }).Should(ConsistOf("a-app-one", "a-app-two"))
 
 	t.Log("nor after a restart, which remembers nothing")
