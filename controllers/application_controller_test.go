@@ -583,11 +583,36 @@ func TestPolicyTakenOut(t *testing.T) {
 	h.apply(web + "  - name: extra\n    kustomization: {path: ./extra}\n")
 	h.start()
 	h.Eventually(h.kustomizations).Should(HaveLen(4))
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
 	h.apply(web)
 	h.Eventually(func() *appsv1.PruneStatus { return h.app("web").Status.Prune }).Should(Equal(&appsv1.PruneStatus{Members: 2, Of: 2, Objects: 2, Allow: "2"}))
 	h.Expect(h.kustomizations()).To(HaveLen(4))
 	patch(h, h.app("web"), `{"metadata":{"annotations":{"fleet.kurator.dev/allow-prune":"2"}}}`)
 	h.Eventually(func() []string { return names(h.kustomizations()) }).Should(ConsistOf("web-app-c1", "web-app-c2"))
+}
+
+// What gets another name is a new child, which takes over what the old one applied: until it has, the old one stays.
+func TestPolicyRenamed(t *testing.T) {
+	h := newHub(t)
+	h.attach("c1")
+	h.fleet("prod", "c1")
+	h.apply(web)
+	h.start()
+	h.Eventually(h.kustomizations).Should(HaveLen(1))
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
+	h.apply(strings.Replace(web, "name: app", "name: new", 1))
+	h.Eventually(h.kustomizations).Should(HaveLen(2))
+	h.Consistently(h.kustomizations).Should(HaveKey("web-app-c1"))
+	h.Expect(condition(h.app("web"), meta.ReconcilingCondition)).NotTo(BeEmpty())
+
+	h.fluxDoesOne(h.kustomizations()["web-new-c1"], metav1.Condition{Type: "Ready", Status: "False", Reason: "BuildFailed", Message: "broken"})
+	h.Eventually(func() string { return condition(h.app("web"), appsv1.PruneBlockedCondition) }).
+		Should(Equal("True PruneHeld: Kustomization/web-app-c1 stays until Kustomization/web-new-c1 is applied"))
+	h.Expect(h.kustomizations()).To(HaveKey("web-app-c1"))
+
+	h.fluxDoesOne(h.kustomizations()["web-new-c1"], metav1.Condition{Type: "Ready", Status: "True", Reason: "Test", Message: "Applied"})
+	h.Eventually(func() []string { return names(h.kustomizations()) }).Should(ConsistOf("web-new-c1"))
+	h.Expect(condition(h.ready("web", metav1.ConditionTrue, "1/1"), appsv1.PruneBlockedCondition)).To(BeEmpty())
 }
 
 // W27: people hear of what happened, once.

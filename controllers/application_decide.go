@@ -75,7 +75,9 @@ type memberState struct {
 	reason, message string
 	// protected members keep all their children: what they should have is not known.
 	protected bool
-	children  int
+	// arriving is a child that has not brought anything to the member yet; empty if there is none.
+	arriving string
+	children int
 }
 
 type rank int
@@ -242,6 +244,10 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	p.objects++
 	state.children++
 	live := obs.children[child.ref]
+	arriving := state.arriving
+	if arrives(live) && !child.declaresSuspend {
+		state.arriving = child.ref.String()
+	}
 	rendered := func() *object.Object {
 		c, err := obs.state.Child(obs.scope, policy, m)
 		if err != nil {
@@ -290,6 +296,7 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	}
 	if child.claim != "" && (live == nil || claimOf(live) != child.claim) {
 		if other := r.takeClaim(ctx, obs.app, child); other != "" {
+			state.arriving = arriving // it cannot come before the other has ended
 			state.is(failed, application.ReleaseConflictReason,
 				"the Helm release of %s on the member is that of %s already: change releaseName or targetNamespace of one", child.ref, other)
 			return
@@ -371,7 +378,7 @@ func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
 		p.held = append(p.held, fmt.Sprintf("%d objects are not ended as long as the members are not all known: %s",
 			len(surplus), o.unknown[unknown[0]].message))
 	} else if o.withinBudget(p, surplus) {
-		p.endings = append(p.endings, inReverseOrder(o.endable(p, surplus))...)
+		p.endings = append(p.endings, inReverseOrder(p.replaced(o.endable(p, surplus)))...)
 	}
 	p.surplus = len(surplus)
 	o.endSources(p, wanted)
@@ -397,6 +404,21 @@ func (o *observed) endable(p *plan, surplus []client.Object) []client.Object {
 		}
 		p.held = append(p.held, fmt.Sprintf("%s is suspended and would leave everything behind: resume it so that it cleans up, or delete it",
 			kindOf(live).String()))
+		return true
+	})
+}
+
+// replaced leaves out what is on a member where another child is still to arrive. Where a policy got another name, that one
+// takes over what this one applied; what ended before would take it away.
+func (p *plan) replaced(surplus []client.Object) []client.Object {
+	return slices.DeleteFunc(slices.Clone(surplus), func(live client.Object) bool {
+		s := p.member(memberOf(live))
+		if s.arriving == "" || deleting(live) {
+			return false
+		}
+		if s.rank == failed {
+			p.held = append(p.held, fmt.Sprintf("%s stays until %s is applied", kindOf(live), s.arriving))
+		}
 		return true
 	})
 }

@@ -104,6 +104,18 @@ func fluxSuspended(o client.Object) bool {
 	return false
 }
 
+// arrives says whether a child is yet to bring something to its member for the first time; nil is.
+func arrives(o client.Object) bool {
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		return o.Status.LastAppliedRevision == "" && !o.Spec.Suspend
+	case *helmv2.HelmRelease:
+		released := apimeta.FindStatusCondition(o.Status.Conditions, helmv2.ReleasedCondition)
+		return (released == nil || released.Reason == helmv2.InstallFailedReason) && !o.Spec.Suspend
+	}
+	return true
+}
+
 // declaresSuspend says whether a rendered child is declared suspended.
 func declaresSuspend(o *object.Object) bool {
 	switch spec := o.Spec.(type) {

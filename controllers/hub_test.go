@@ -231,10 +231,13 @@ func (h *hub) fluxDoesOne(o client.Object, condition metav1.Condition) {
 		// kustomize-controller does not count a failure as observed.
 		if condition.Status == metav1.ConditionTrue {
 			o.Status.ObservedGeneration = o.Generation
+			o.Status.LastAppliedRevision = "main@sha1:1"
 		}
 		apimeta.SetStatusCondition(&o.Status.Conditions, condition)
 	case *helmv2.HelmRelease:
 		o.Status.ObservedGeneration = o.Generation
+		apimeta.SetStatusCondition(&o.Status.Conditions, condition)
+		condition.Type = helmv2.ReleasedCondition
 		apimeta.SetStatusCondition(&o.Status.Conditions, condition)
 	}
 	h.Expect(h.Status().Patch(h.t.Context(), o, client.MergeFrom(before))).To(Succeed())
