@@ -615,6 +615,48 @@ func TestPolicyRenamed(t *testing.T) {
 	h.Expect(condition(h.ready("web", metav1.ConditionTrue, "1/1"), appsv1.PruneBlockedCondition)).To(BeEmpty())
 }
 
+// Without names, taking out the first policy moves the second into its place. What the second applied is taken over.
+func TestPolicyWithoutName(t *testing.T) {
+	h := newHub(t)
+	h.attach("c1")
+	h.fleet("prod", "c1")
+	h.apply(strings.Replace(web, "  - name: app\n    kustomization: {path: ./app, interval: 5m}", "  - kustomization: {path: ./first}\n  - kustomization: {path: ./second}", 1))
+	h.start()
+	h.Eventually(h.kustomizations).Should(HaveLen(2))
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
+	h.ready("web", metav1.ConditionTrue, "1/1")
+	h.apply(strings.Replace(web, "  - name: app\n    kustomization: {path: ./app, interval: 5m}", "  - kustomization: {path: ./second}", 1))
+	h.Eventually(func() string { return h.kustomizations()["web-0-c1"].Spec.Path }).Should(Equal("./second"))
+	h.Consistently(h.kustomizations).Should(HaveKey("web-1-c1"))
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
+	h.Eventually(h.kustomizations).ShouldNot(HaveKey("web-1-c1"))
+}
+
+// The Helm release of a policy that got another name is handed over: uninstalling and installing it anew would take its
+// data with it.
+func TestHelmPolicyRenamed(t *testing.T) {
+	h := newHub(t)
+	h.attach("c1")
+	h.fleet("prod", "c1")
+	h.apply(fmt.Sprintf(shop, "a"))
+	h.start()
+	h.Eventually(h.releases).Should(HaveLen(1))
+	h.fluxDoes(metav1.ConditionTrue, "Installed")
+	h.ready("a", metav1.ConditionTrue, "1/1")
+	patch(h, h.releases()["a-chart-c1"], `{"metadata":{"finalizers":["test/flux"]}}`)
+
+	h.apply(strings.Replace(fmt.Sprintf(shop, "a"), "name: chart", "name: new", 1))
+	h.Eventually(func(g Gomega) {
+		old := h.releases()["a-chart-c1"]
+		g.Expect(deleting(old)).To(BeTrue())
+		g.Expect(old.Spec.Suspend).To(BeTrue(), "helm-controller leaves the release of a suspended HelmRelease")
+	}).Should(Succeed())
+	h.Expect(h.releases()).To(HaveLen(1))
+	patch(h, h.releases()["a-chart-c1"], `{"metadata":{"finalizers":null}}`)
+	h.Eventually(func() []string { return names(h.releases()) }).Should(ConsistOf("a-new-c1"))
+	h.Expect(h.releases()["a-new-c1"].Spec.Suspend).To(BeFalse())
+}
+
 // W27: people hear of what happened, once.
 func TestEvents(t *testing.T) {
 	h := newHub(t)

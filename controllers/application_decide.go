@@ -30,6 +30,9 @@ type plan struct {
 	surplus int
 	// prune is there while there is a surplus.
 	prune *appsv1.PruneStatus
+	// handover has the HelmReleases whose Helm release another child of this Application is to have: of a policy that got
+	// another name, say. If they are to end, they leave the release, and the other upgrades it.
+	handover map[object.Ref]object.Ref
 	// held says, one text each, why nothing is ended although something should be.
 	held []string
 
@@ -119,7 +122,7 @@ func (p *plan) member(key member.Key) *memberState {
 
 // decide compares what is declared with what is there.
 func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan {
-	p := &plan{members: map[member.Key]*memberState{}}
+	p := &plan{members: map[member.Key]*memberState{}, handover: map[object.Ref]object.Ref{}}
 	wanted := map[object.Ref]bool{}
 
 	sourcesOurs := true
@@ -291,11 +294,15 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	}
 
 	if obs.state.isPending(child.ref, child.digest, live) {
+		state.arriving = child.ref.String()
 		state.is(progressing, progressingReason, "%s was applied", child.ref)
 		return
 	}
 	if child.claim != "" && (live == nil || claimOf(live) != child.claim) {
-		if other := r.takeClaim(ctx, obs.app, child); other != "" {
+		if other, own := r.takeClaim(ctx, obs.app, child); other != "" {
+			if own != nil {
+				p.handover[kindOf(own)] = child.ref
+			}
 			state.arriving = arriving // it cannot come before the other has ended
 			state.is(failed, application.ReleaseConflictReason,
 				"the Helm release of %s on the member is that of %s already: change releaseName or targetNamespace of one", child.ref, other)
@@ -303,6 +310,7 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 		}
 	}
 	if o := rendered(); o != nil {
+		state.arriving = child.ref.String()
 		state.is(progressing, progressingReason, "%s was applied", child.ref)
 		p.children = append(p.children, write{Object: o, live: live, member: state, claim: child.claim, state: child})
 	}
@@ -399,7 +407,7 @@ func (o *observed) missingMember(p *plan, key member.Key) bool {
 // endable leaves out what the user has suspended: Flux would not clean up after it.
 func (o *observed) endable(p *plan, surplus []client.Object) []client.Object {
 	return slices.DeleteFunc(slices.Clone(surplus), func(live client.Object) bool {
-		if deleting(live) || !fluxSuspended(live) || o.app.Spec.DeletionPolicy == appsv1.DeletionPolicyOrphan {
+		if deleting(live) || !fluxSuspended(live) || p.orphans(o.app, live) {
 			return false
 		}
 		p.held = append(p.held, fmt.Sprintf("%s is suspended and would leave everything behind: resume it so that it cleans up, or delete it",
@@ -408,8 +416,14 @@ func (o *observed) endable(p *plan, surplus []client.Object) []client.Object {
 	})
 }
 
-// replaced leaves out what is on a member where another child is still to arrive. Where a policy got another name, that one
-// takes over what this one applied; what ended before would take it away.
+// orphans says whether what a child applied is to stay when the child ends.
+func (p *plan) orphans(app *appsv1.Application, live client.Object) bool {
+	_, handedOver := p.handover[kindOf(live)]
+	return handedOver || app.Spec.DeletionPolicy == appsv1.DeletionPolicyOrphan
+}
+
+// replaced leaves out what is on a member where another child is new, or has changed, and is still to arrive. Where a
+// policy got another name or place, that one takes over what this one applied; what ended before would take it away.
 func (p *plan) replaced(surplus []client.Object) []client.Object {
 	return slices.DeleteFunc(slices.Clone(surplus), func(live client.Object) bool {
 		s := p.member(memberOf(live))

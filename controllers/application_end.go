@@ -30,7 +30,7 @@ func (r *ApplicationReconciler) end(ctx context.Context, obs *observed, p *plan)
 	}
 	// The permission of a prune is used up before it is used: a process that is killed in between asks again, and finds
 	// the annotation still good as long as the status does not say otherwise.
-	ended, failures := r.endObjects(ctx, obs.app, endings)
+	ended, failures := r.endObjects(ctx, obs.app, p, endings)
 	if ended > 0 {
 		r.Eventf(obs.app, "Normal", "Pruned", "ended %d objects that are not declared any more", ended)
 	}
@@ -89,14 +89,14 @@ func (r *ApplicationReconciler) confirmMember(ctx context.Context, namespace str
 	return nil
 }
 
-// endObjects deletes objects, and returns how many. With deletionPolicy Orphan, Flux is told to leave what it applied.
-func (r *ApplicationReconciler) endObjects(ctx context.Context, app *appsv1.Application, endings []client.Object) (ended int, failures []error) {
+// endObjects deletes objects, and returns how many. Where what they applied is to stay, Flux is told so first.
+func (r *ApplicationReconciler) endObjects(ctx context.Context, app *appsv1.Application, p *plan, endings []client.Object) (ended int, failures []error) {
 	for _, o := range endings {
 		if deleting(o) {
 			continue
 		}
 		err := error(nil)
-		if app.Spec.DeletionPolicy == appsv1.DeletionPolicyOrphan {
+		if p.orphans(app, o) {
 			err = r.orphan(ctx, o)
 		}
 		if err == nil {
@@ -162,7 +162,7 @@ func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Applic
 		obs := &observed{app: app}
 		p := &plan{}
 		now := inReverseOrder(obs.endable(p, all))
-		_, failures := r.endObjects(ctx, app, now)
+		_, failures := r.endObjects(ctx, app, p, now)
 		setEnding(app, "%s", endingMessage(all, p.held))
 		return errors.Join(failures...)
 	}
@@ -173,7 +173,7 @@ func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Applic
 	}
 	if len(unused) > 0 {
 		sortObjects(unused)
-		_, failures := r.endObjects(ctx, app, unused)
+		_, failures := r.endObjects(ctx, app, &plan{}, unused)
 		setEnding(app, "%d sources are ending", len(unused))
 		return errors.Join(failures...)
 	}

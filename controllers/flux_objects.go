@@ -104,16 +104,20 @@ func fluxSuspended(o client.Object) bool {
 	return false
 }
 
-// arrives says whether a child is yet to bring something to its member for the first time; nil is.
+// arrives says whether a child is yet to bring what it declares to its member; nil is. kustomize-controller raises
+// observedGeneration when it has applied, and not before.
 func arrives(o client.Object) bool {
-	switch o := o.(type) {
-	case *kustomizev1.Kustomization:
-		return o.Status.LastAppliedRevision == "" && !o.Spec.Suspend
-	case *helmv2.HelmRelease:
-		released := apimeta.FindStatusCondition(o.Status.Conditions, helmv2.ReleasedCondition)
-		return (released == nil || released.Reason == helmv2.InstallFailedReason) && !o.Spec.Suspend
+	if o == nil {
+		return true
 	}
-	return true
+	if fluxSuspended(o) {
+		return false
+	}
+	if h, ok := o.(*helmv2.HelmRelease); ok {
+		released := apimeta.FindStatusCondition(h.Status.Conditions, helmv2.ReleasedCondition)
+		return released == nil || released.Reason == helmv2.InstallFailedReason
+	}
+	return observedGeneration(o) < o.GetGeneration()
 }
 
 // declaresSuspend says whether a rendered child is declared suspended.

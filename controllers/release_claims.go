@@ -28,12 +28,13 @@ func newReleaseClaims() *releaseClaims {
 	return &releaseClaims{reserved: map[string]string{}, waiting: map[string]map[types.NamespacedName]bool{}}
 }
 
-// takeClaim takes the claim of a child, or returns who has it.
-func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Application, child *childState) (other string) {
+// takeClaim takes the claim of a child. If another HelmRelease has it, it says which, and returns it if it is this
+// Application's own.
+func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Application, child *childState) (other string, own client.Object) {
 	var holders helmv2.HelmReleaseList
 	// The cache's List fails only for a missing index, which the first test would show.
 	if err := r.List(ctx, &holders, client.MatchingFields{claimIndex: child.claim}, client.UnsafeDisableDeepCopy); err != nil {
-		return err.Error()
+		return err.Error(), nil
 	}
 	r.claims.mu.Lock()
 	defer r.claims.mu.Unlock()
@@ -43,6 +44,9 @@ func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Appli
 			other = "HelmRelease " + h.Namespace + "/" + h.Name
 			if owner := ownerName(h); owner != "" {
 				other += fmt.Sprintf(" of Application %s", owner)
+				if owner == app.Name && h.Namespace == app.Namespace {
+					own = h
+				}
 			}
 			break
 		}
@@ -52,13 +56,13 @@ func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Appli
 	}
 	if other == "" {
 		r.claims.reserved[claim] = name
-		return ""
+		return "", nil
 	}
 	if r.claims.waiting[claim] == nil {
 		r.claims.waiting[claim] = map[types.NamespacedName]bool{}
 	}
 	r.claims.waiting[claim][client.ObjectKeyFromObject(app)] = true
-	return other
+	return other, own
 }
 
 // release gives a claim back that came to nothing.
