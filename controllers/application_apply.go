@@ -43,18 +43,11 @@ func (r *ApplicationReconciler) apply(ctx context.Context, obs *observed, p *pla
 	}
 
 	for _, batch := range [][]write{p.sources, p.children} {
-		var wg sync.WaitGroup
-		slots := make(chan struct{}, inFlight)
-		for _, w := range batch {
-			slots <- struct{}{}
-			wg.Go(func() {
-				defer func() { <-slots }()
-				if err := r.write(ctx, obs, w); err != nil {
-					fail(w, err)
-				}
-			})
-		}
-		wg.Wait()
+		each(batch, func(w write) {
+			if err := r.write(ctx, obs, w); err != nil {
+				fail(w, err)
+			}
+		})
 		if len(failures) > 0 && len(batch) > 0 && batch[0].member == nil {
 			break // children of a source that could not be written would fail on every member
 		}
@@ -63,6 +56,35 @@ func (r *ApplicationReconciler) apply(ctx context.Context, obs *observed, p *pla
 		r.Eventf(obs.app, "Normal", "Applied", "applied %d objects", n)
 	}
 	return failures
+}
+
+// each does something with all items, inFlight of them at a time.
+func each[T any](items []T, do func(T)) {
+	var wg sync.WaitGroup
+	slots := make(chan struct{}, inFlight)
+	for _, item := range items {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			do(item)
+		})
+	}
+	wg.Wait()
+}
+
+// failures collects errors from each.
+type failures struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (f *failures) add(err error) {
+	if err == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.errs = append(f.errs, err)
 }
 
 // write applies one object. An object that is not there yet is applied without force, so that one which somebody has
@@ -77,7 +99,8 @@ func (r *ApplicationReconciler) write(ctx context.Context, obs *observed, w writ
 	if w.live != nil {
 		opts = append(opts, client.ForceOwnership)
 	}
-	o := newFluxObject(w.Kind)
+	// Of the answer only the metadata is of interest, which is all that is sent and decoded then.
+	o := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: w.APIVersion, Kind: w.Kind}}
 	o.SetName(w.Metadata.Name)
 	o.SetNamespace(w.Metadata.Namespace)
 	if err := r.Patch(ctx, o, client.RawPatch(types.ApplyPatchType, body), opts...); err != nil {

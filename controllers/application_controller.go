@@ -54,6 +54,8 @@ type ApplicationReconciler struct {
 	// Shard selects the Applications to look after; nil selects all.
 	Shard labels.Selector
 
+	written written[*appsv1.Application]
+
 	mu     sync.Mutex
 	states map[types.NamespacedName]*appState
 	claims *releaseClaims
@@ -73,6 +75,7 @@ func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 		r.forget(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}
+	cached = r.written.latest(cached)
 	app := cached.DeepCopy()
 	defer func() {
 		err = errors.Join(err, r.patchStatus(ctx, cached, app))
@@ -136,6 +139,7 @@ func (r *ApplicationReconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.states, key)
+	r.written.forget(key)
 	syncLatency.forget(key)
 }
 

@@ -105,6 +105,9 @@ const (
 	sourceFailedReason = "SourceNotReady"
 )
 
+// atWork is what is said from when a child is written until Flux is done with it: one status for all of that time.
+const atWork = "%s: Flux is at work"
+
 func (s *memberState) is(rank rank, reason, format string, args ...any) {
 	if rank > s.rank {
 		s.rank, s.reason, s.message = rank, reason, bounded(fmt.Sprintf(format, args...), 500)
@@ -288,14 +291,16 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 		state.is(idle, suspendedReason, "%s is suspended: flux resume %s %s -n %s", child.ref, fluxCommand(child.ref.Kind), child.ref.Name, obs.app.Namespace)
 		return
 	case obs.isAsDeclared(child.digest, live, rendered):
-		obs.state.applied.Delete(child.ref)
+		if _, was := obs.state.applied.LoadAndDelete(child.ref); was && child.claim != "" {
+			r.claims.release(obs.app.Namespace, child.claim, child.ref.Name) // the cache shows it now
+		}
 		state.judge(child.ref, live)
 		return
 	}
 
 	if obs.state.isPending(child.ref, child.digest, live) {
 		state.arriving = child.ref.String()
-		state.is(progressing, progressingReason, "%s was applied", child.ref)
+		state.is(progressing, progressingReason, atWork, child.ref)
 		return
 	}
 	if child.claim != "" && (live == nil || claimOf(live) != child.claim) {
@@ -311,7 +316,7 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	}
 	if o := rendered(); o != nil {
 		state.arriving = child.ref.String()
-		state.is(progressing, progressingReason, "%s was applied", child.ref)
+		state.is(progressing, progressingReason, atWork, child.ref)
 		p.children = append(p.children, write{Object: o, live: live, member: state, claim: child.claim, state: child})
 	}
 }
@@ -323,7 +328,7 @@ func (s *memberState) judge(ref object.Ref, live client.Object) {
 	case fluxSuspended(live):
 		s.is(idle, suspendedReason, "%s is declared suspended", ref)
 	case condition == nil || condition.Status == metav1.ConditionUnknown:
-		s.is(progressing, progressingReason, "%s: Flux is at work", ref)
+		s.is(progressing, progressingReason, atWork, ref)
 	case condition.Status == metav1.ConditionFalse && fluxWaits(condition):
 		s.is(waiting, waitingReason, "%s: %s", ref, shorten(condition.Message))
 	case condition.Status == metav1.ConditionFalse:

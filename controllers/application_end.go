@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -59,18 +60,14 @@ func (r *ApplicationReconciler) confirm(ctx context.Context, obs *observed, endi
 			return fmt.Errorf("Fleet %s: %w", name, errStale)
 		}
 	}
-	seen := map[member.Key]bool{{}: true}
+	members := map[member.Key]bool{}
 	for _, o := range endings {
-		key := memberOf(o)
-		if seen[key] {
-			continue
-		}
-		seen[key] = true
-		if err := r.confirmMember(ctx, app.Namespace, key); err != nil {
-			return err
-		}
+		members[memberOf(o)] = true
 	}
-	return nil
+	delete(members, member.Key{})
+	var failed failures
+	each(slices.Collect(maps.Keys(members)), func(key member.Key) { failed.add(r.confirmMember(ctx, app.Namespace, key)) })
+	return errors.Join(first(failed.errs, 3)...)
 }
 
 func (r *ApplicationReconciler) confirmMember(ctx context.Context, namespace string, key member.Key) error {
@@ -90,11 +87,10 @@ func (r *ApplicationReconciler) confirmMember(ctx context.Context, namespace str
 }
 
 // endObjects deletes objects, and returns how many. Where what they applied is to stay, Flux is told so first.
-func (r *ApplicationReconciler) endObjects(ctx context.Context, app *appsv1.Application, p *plan, endings []client.Object) (ended int, failures []error) {
-	for _, o := range endings {
-		if deleting(o) {
-			continue
-		}
+func (r *ApplicationReconciler) endObjects(ctx context.Context, app *appsv1.Application, p *plan, endings []client.Object) (int, []error) {
+	endings = slices.DeleteFunc(slices.Clone(endings), deleting)
+	var failed failures
+	each(endings, func(o client.Object) {
 		err := error(nil)
 		if p.orphans(app, o) {
 			err = r.orphan(ctx, o)
@@ -104,12 +100,10 @@ func (r *ApplicationReconciler) endObjects(ctx context.Context, app *appsv1.Appl
 			err = r.Delete(ctx, newWithName(o), client.Preconditions{UID: &uid})
 		}
 		if client.IgnoreNotFound(err) != nil {
-			failures = append(failures, fmt.Errorf("ending %s: %w", kindOf(o), err))
-			continue
+			failed.add(fmt.Errorf("ending %s: %w", kindOf(o), err))
 		}
-		ended++
-	}
-	return ended, failures
+	})
+	return len(endings) - len(failed.errs), failed.errs
 }
 
 // orphan makes Flux leave what a child applied when the child is deleted. A HelmRelease has no other way than to be

@@ -30,7 +30,7 @@ import (
 // Field indexes of the cache.
 const (
 	ownerIndex     = ".owner"     // generated objects by the name of their Application
-	claimIndex     = ".claim"     // HelmReleases by the Helm release that they claim
+	claimIndex     = ".claim"     // HelmReleases by the bucket of the Helm release that they claim
 	fleetIndex     = ".fleets"    // Applications by the fleets that they go to
 	dependsOnIndex = ".dependsOn" // Applications by the Applications that they depend on
 )
@@ -50,8 +50,8 @@ func (r *ApplicationReconciler) SetupWithManager(ctx context.Context, mgr ctrl.M
 		For(&appsv1.Application{}, changed).
 		Watches(&appsv1.Application{}, handler.EnqueueRequestsFromMapFunc(r.dependents), changed).
 		Watches(&fleetv1.Fleet{}, handler.EnqueueRequestsFromMapFunc(r.applicationsOf), changed).
-		Watches(&clusterv1.AttachedCluster{}, handler.EnqueueRequestsFromMapFunc(r.applicationsFor), builder.WithPredicates(memberChanged{})).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.applicationsFor), builder.WithPredicates(memberChanged{}))
+		Watches(&clusterv1.AttachedCluster{}, r.memberHandler(), builder.WithPredicates(memberChanged{})).
+		Watches(&clusterv1.Cluster{}, r.memberHandler(), builder.WithPredicates(memberChanged{}))
 	for _, kind := range generatedKinds {
 		b = b.Watches(newFluxObject(kind), r.ownedHandler())
 	}
@@ -70,7 +70,7 @@ func indexApplications(ctx context.Context, indexer client.FieldIndexer) error {
 			return err
 		}
 	}
-	if err := indexer.IndexField(ctx, &helmv2.HelmRelease{}, claimIndex, func(o client.Object) []string { return []string{claimOf(o)} }); err != nil {
+	if err := indexer.IndexField(ctx, &helmv2.HelmRelease{}, claimIndex, func(o client.Object) []string { return []string{bucket(claimOf(o))} }); err != nil {
 		return err
 	}
 	if err := indexer.IndexField(ctx, &appsv1.Application{}, fleetIndex, func(o client.Object) []string { return fleetNames(o.(*appsv1.Application)) }); err != nil {
@@ -148,10 +148,52 @@ func (r *ApplicationReconciler) indexed(ctx context.Context, namespace, index, v
 	return requests
 }
 
+// memberHandler looks at the Applications of a member at once, but for a member that was not looked at yet: there is
+// nothing to do for it before.
+func (r *ApplicationReconciler) memberHandler() handler.EventHandler {
+	now, later := handler.EnqueueRequestsFromMapFunc(r.applicationsFor), whenSettled(r.applicationsFor)
+	probed := func(o client.Object) bool {
+		return deleting(o) || conditions.Has(o.(conditions.Getter), meta.ReadyCondition)
+	}
+	h := handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) {
+			if probed(e.Object) {
+				now.Create(ctx, e, q)
+			} else {
+				later.Create(ctx, e, q)
+			}
+		},
+		DeleteFunc: now.Delete,
+	}
+	h.UpdateFunc = func(ctx context.Context, e event.UpdateEvent, q queue) {
+		if probed(e.ObjectNew) {
+			now.Update(ctx, e, q)
+		} else {
+			later.Update(ctx, e, q)
+		}
+	}
+	return h
+}
+
+type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+
+// whenSettled looks at what an object leads to when its changes, and those of others, have been collected for a while.
+func whenSettled(leadsTo handler.MapFunc) handler.EventHandler {
+	later := func(ctx context.Context, o client.Object, q queue) {
+		for _, request := range leadsTo(ctx, o) {
+			q.AddAfter(request, settle)
+		}
+	}
+	return handler.Funcs{
+		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { later(ctx, e.Object, q) },
+		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) { later(ctx, e.ObjectNew, q) },
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { later(ctx, e.Object, q) },
+	}
+}
+
 // ownedHandler looks at the owner of a generated object, and at who waits for it: at once when it is gone, else when
 // things have settled.
 func (r *ApplicationReconciler) ownedHandler() handler.EventHandler {
-	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
 	later := func(ctx context.Context, o client.Object, q queue) {
 		if name := ownerName(o); name != "" {
 			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}, settle)
@@ -180,7 +222,7 @@ func (r *ApplicationReconciler) ownedHandler() handler.EventHandler {
 }
 
 // freed looks at the Applications that wait for the Helm release of a HelmRelease that is gone.
-func (r *ApplicationReconciler) freed(o client.Object, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+func (r *ApplicationReconciler) freed(o client.Object, q queue) {
 	if h, ok := o.(*helmv2.HelmRelease); ok {
 		for _, key := range r.claims.freed(h) {
 			q.Add(reconcile.Request{NamespacedName: key})

@@ -195,7 +195,12 @@ func (r *ApplicationReconciler) patchStatus(ctx context.Context, before, after *
 	announce(r.EventRecorder, before, after)
 	patch := before.DeepCopy()
 	patch.ResourceVersion = after.ResourceVersion // the finalizer may have been added in between
-	return client.IgnoreNotFound(r.Status().Patch(ctx, after.DeepCopy(), client.MergeFrom(patch), client.FieldOwner(FieldOwner)))
+	written := after.DeepCopy()
+	if err := r.Status().Patch(ctx, written, client.MergeFrom(patch), client.FieldOwner(FieldOwner)); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.written.remember(written)
+	return nil
 }
 
 // announce tells people when an object becomes ready, or stops being so.

@@ -1,11 +1,15 @@
 package controllers
 
 import (
+	"unique"
+
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
@@ -14,7 +18,7 @@ import (
 // from the cache must therefore never be sent back whole.
 func CacheOptions() cache.Options {
 	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
+		DefaultTransform: strip,
 		ByObject: map[client.Object]cache.ByObject{
 			&corev1.Secret{}:             {Field: secretTypes(), Transform: stripSecret},
 			&kustomizev1.Kustomization{}: {Transform: stripFluxObject},
@@ -55,6 +59,50 @@ func stripSecret(in any) (any, error) {
 	return secret, nil
 }
 
+// strip takes out of an object what nothing here looks at, and has it share with others what they have in common.
+func strip(in any) (any, error) {
+	if o, ok := in.(metav1.Object); ok {
+		o.SetManagedFields(nil)
+		intern(o)
+	}
+	return in, nil
+}
+
+// intern replaces texts that thousands of objects have alike by one copy of each.
+func intern(o metav1.Object) {
+	shared := func(s string) string { return unique.Make(s).Value() }
+	sharedKeys := func(m map[string]string, values bool) map[string]string {
+		if len(m) == 0 {
+			return nil
+		}
+		out := make(map[string]string, len(m))
+		for k, v := range m {
+			if values {
+				v = shared(v)
+			}
+			out[shared(k)] = v
+		}
+		return out
+	}
+	o.SetNamespace(shared(o.GetNamespace()))
+	o.SetLabels(sharedKeys(o.GetLabels(), true))
+	o.SetAnnotations(sharedKeys(o.GetAnnotations(), false))
+	for i, f := range o.GetFinalizers() {
+		o.GetFinalizers()[i] = shared(f)
+	}
+	for i := range o.GetOwnerReferences() {
+		owner := &o.GetOwnerReferences()[i]
+		owner.APIVersion, owner.Kind, owner.Name = shared(owner.APIVersion), shared(owner.Kind), shared(owner.Name)
+		owner.UID = types.UID(shared(string(owner.UID)))
+	}
+	if c, ok := o.(conditions.Getter); ok {
+		for i := range c.GetConditions() {
+			condition := &c.GetConditions()[i]
+			condition.Type, condition.Reason = shared(condition.Type), shared(condition.Reason)
+		}
+	}
+}
+
 // stripFluxObject keeps of the status of a Kustomization or HelmRelease how it is doing. The inventory and the history
 // are most of it, and nothing here looks at them.
 func stripFluxObject(in any) (any, error) {
@@ -62,7 +110,6 @@ func stripFluxObject(in any) (any, error) {
 	if !ok {
 		return in, nil
 	}
-	o.SetManagedFields(nil)
 	if annotations := o.GetAnnotations(); annotations[corev1.LastAppliedConfigAnnotation] != "" {
 		delete(annotations, corev1.LastAppliedConfigAnnotation)
 		o.SetAnnotations(annotations)
@@ -84,5 +131,5 @@ func stripFluxObject(in any) (any, error) {
 			LastAttemptedRevision:  o.Status.LastAttemptedRevision,
 		}
 	}
-	return in, nil
+	return strip(in)
 }

@@ -2,6 +2,8 @@ package controllers
 
 import (
 	"context"
+	"hash/fnv"
+	"strconv"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -9,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// memberIndex finds the children of a member, by memberIndexValue.
+// memberIndex finds the children of a member, by memberIndexValue, and some of others.
 const memberIndex = "member"
 
 // IndexChildren adds the indexes that several controllers look up children with. It is called once for a manager.
@@ -30,4 +32,12 @@ func indexByMember(o client.Object) []string {
 	return []string{memberIndexValue(m.Kind, m.Name)}
 }
 
-func memberIndexValue(kind, name string) string { return kind + "/" + name }
+func memberIndexValue(kind, name string) string { return bucket(kind + "/" + name) }
+
+// bucket is what a key that hardly two objects share is indexed by. An index has a set for each value, of half a
+// kilobyte; with buckets there are no more sets than these, and who looks something up looks twice.
+func bucket(key string) string {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(key))
+	return strconv.Itoa(int(h.Sum32() % 512))
+}

@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -42,6 +41,8 @@ type FleetReconciler struct {
 	runtimectrl.Metrics
 	// Shard selects the Fleets to look after; nil selects all.
 	Shard labels.Selector
+
+	written written[*fleetv1.Fleet]
 }
 
 // SetupWithManager registers the reconciler and its watches.
@@ -49,8 +50,8 @@ func (r *FleetReconciler) SetupWithManager(mgr ctrl.Manager, opts controller.Opt
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&fleetv1.Fleet{}, changed).
-		Watches(&clusterv1.AttachedCluster{}, handler.EnqueueRequestsFromMapFunc(r.fleetsOf), builder.WithPredicates(memberChanged{})).
-		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.fleetsOf), builder.WithPredicates(memberChanged{})).
+		Watches(&clusterv1.AttachedCluster{}, whenSettled(r.fleetsOf), builder.WithPredicates(memberChanged{})).
+		Watches(&clusterv1.Cluster{}, whenSettled(r.fleetsOf), builder.WithPredicates(memberChanged{})).
 		WithOptions(opts).
 		Complete(r)
 }
@@ -68,11 +69,15 @@ func (r *FleetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ct
 	start := time.Now()
 	cached := &fleetv1.Fleet{}
 	if err := r.Get(ctx, req.NamespacedName, cached); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.written.forget(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if deleting(cached) || r.Shard != nil && !r.Shard.Matches(labels.Set(cached.Labels)) {
 		return ctrl.Result{}, nil
 	}
+	cached = r.written.latest(cached)
 	fleet := cached.DeepCopy()
 	defer func() {
 		err = errors.Join(err, r.patchStatus(ctx, cached, fleet))
@@ -169,5 +174,10 @@ func (r *FleetReconciler) patchStatus(ctx context.Context, before, after *fleetv
 		return nil
 	}
 	announce(r.EventRecorder, before, after)
-	return client.IgnoreNotFound(r.Status().Patch(ctx, after.DeepCopy(), client.MergeFrom(before), client.FieldOwner(FieldOwner)))
+	written := after.DeepCopy()
+	if err := r.Status().Patch(ctx, written, client.MergeFrom(before), client.FieldOwner(FieldOwner)); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.written.remember(written)
+	return nil
 }

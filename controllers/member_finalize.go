@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/member"
 )
 
 // TerminatingReason is the reason of a member that is being deleted and still in use.
@@ -71,7 +73,9 @@ func childrenOf(ctx context.Context, reader client.Reader, m *subject, which cli
 	for i := range releases.Items {
 		children = append(children, &releases.Items[i])
 	}
-	return children, nil
+	return slices.DeleteFunc(children, func(o client.Object) bool {
+		return memberOf(o) != member.Key{Kind: m.kind, Name: m.object.GetName()}
+	}), nil
 }
 
 // ownersOf names the Applications and Fleets that objects were generated for.

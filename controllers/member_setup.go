@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -33,7 +34,7 @@ type memberKind struct {
 
 // setup watches the members of a kind, the Secrets that they refer to, and the end of what is generated for them.
 func (k memberKind) setup(ctx context.Context, mgr ctrl.Manager, opts controller.Options, r reconcile.Reconciler) error {
-	if err := mgr.GetFieldIndexer().IndexField(ctx, k.object, secretIndex, k.secretOf); err != nil {
+	if err := mgr.GetFieldIndexer().IndexField(ctx, k.object, secretIndex, k.secretBucket); err != nil {
 		return fmt.Errorf("indexing %ss by Secret: %w", k.name, err)
 	}
 	ends, ended := childEnds(k.name)
@@ -46,16 +47,26 @@ func (k memberKind) setup(ctx context.Context, mgr ctrl.Manager, opts controller
 		Complete(r)
 }
 
+func (k memberKind) secretBucket(o client.Object) []string {
+	names := k.secretOf(o)
+	for i := range names {
+		names[i] = bucket(names[i])
+	}
+	return names
+}
+
 // referring returns the members that refer to a Secret.
 func (k memberKind) referring(c client.Reader) handler.MapFunc {
 	return func(ctx context.Context, secret client.Object) []reconcile.Request {
 		members := k.list.DeepCopyObject().(client.ObjectList)
-		if err := c.List(ctx, members, client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: secret.GetName()}, client.UnsafeDisableDeepCopy); err != nil {
+		if err := c.List(ctx, members, client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: bucket(secret.GetName())}, client.UnsafeDisableDeepCopy); err != nil {
 			return nil // the cache knows no error but a missing index
 		}
 		var requests []reconcile.Request
 		_ = apimeta.EachListItem(members, func(o runtime.Object) error {
-			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(o.(client.Object))})
+			if member := o.(client.Object); slices.Contains(k.secretOf(member), secret.GetName()) {
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(member)})
+			}
 			return nil
 		})
 		return requests

@@ -31,16 +31,17 @@ func newReleaseClaims() *releaseClaims {
 // takeClaim takes the claim of a child. If another HelmRelease has it, it says which, and returns it if it is this
 // Application's own.
 func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Application, child *childState) (other string, own client.Object) {
-	var holders helmv2.HelmReleaseList
-	// The cache's List fails only for a missing index, which the first test would show.
-	if err := r.List(ctx, &holders, client.MatchingFields{claimIndex: child.claim}, client.UnsafeDisableDeepCopy); err != nil {
-		return err.Error(), nil
-	}
+	// The cache is read under the lock: a claim is either reserved or in the cache.
 	r.claims.mu.Lock()
 	defer r.claims.mu.Unlock()
+	var holders helmv2.HelmReleaseList
+	// The cache's List fails only for a missing index, which the first test would show.
+	if err := r.List(ctx, &holders, client.MatchingFields{claimIndex: bucket(child.claim)}, client.UnsafeDisableDeepCopy); err != nil {
+		return err.Error(), nil
+	}
 	claim, name := child.claim, app.Namespace+"/"+child.ref.Name
 	for i := range holders.Items {
-		if h := &holders.Items[i]; h.Namespace+"/"+h.Name != name {
+		if h := &holders.Items[i]; h.Namespace+"/"+h.Name != name && claimOf(h) == child.claim {
 			other = "HelmRelease " + h.Namespace + "/" + h.Name
 			if owner := ownerName(h); owner != "" {
 				other += fmt.Sprintf(" of Application %s", owner)

@@ -3,6 +3,8 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -35,7 +37,7 @@ func setSuspended(o conditions.Setter, annotations map[string]string, status *me
 
 // passOnRequest handles a reconcile request: it is passed on to the sources and to the children that are not suspended,
 // once, and is noted as handled.
-func (r *ApplicationReconciler) passOnRequest(ctx context.Context, obs *observed) (failures []error) {
+func (r *ApplicationReconciler) passOnRequest(ctx context.Context, obs *observed) []error {
 	app := obs.app
 	forced := app.Annotations[fleetv1.ReconcileAnnotation] == fleetv1.ReconcileForce
 	token, requested := meta.ReconcileAnnotationValue(app.Annotations)
@@ -47,23 +49,24 @@ func (r *ApplicationReconciler) passOnRequest(ctx context.Context, obs *observed
 	if !requested {
 		token = time.Now().Format(time.RFC3339Nano)
 	}
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, meta.ReconcileRequestAnnotation, token))
+	var failed failures
 	for _, objects := range []map[object.Ref]client.Object{obs.sources, obs.children} {
-		for _, o := range objects {
+		each(slices.Collect(maps.Values(objects)), func(o client.Object) {
 			if deleting(o) || fluxSuspended(o) {
-				continue
+				return
 			}
-			patch := fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}}}`, meta.ReconcileRequestAnnotation, token)
-			err := r.Patch(ctx, newWithName(o), client.RawPatch(types.MergePatchType, []byte(patch)), client.FieldOwner(RequestOwner))
+			err := r.Patch(ctx, newWithName(o), patch, client.FieldOwner(RequestOwner))
 			if client.IgnoreNotFound(err) != nil {
-				failures = append(failures, fmt.Errorf("passing the request on to %s: %w", kindOf(o), err))
+				failed.add(fmt.Errorf("passing the request on to %s: %w", kindOf(o), err))
 			}
-		}
+		})
 	}
-	if len(failures) == 0 {
+	if len(failed.errs) == 0 {
 		app.Status.ForceHandled = forced
 		if requested {
 			app.Status.LastHandledReconcileAt = token
 		}
 	}
-	return failures
+	return failed.errs
 }

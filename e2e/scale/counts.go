@@ -3,10 +3,12 @@ package scale
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -78,7 +80,7 @@ func (r Requests) String() string {
 // Usage is what the controller has used since it started.
 type Usage struct {
 	CPU time.Duration
-	// RSS is its memory as the system sees it, and Heap what is on the Go heap, garbage too.
+	// RSS is its memory as the system sees it, and Heap what the last garbage collection found in use.
 	RSS, Heap float64
 	// Reconciles counts passes by controller, and Busy what is queued or at work.
 	Reconciles map[string]int
@@ -94,7 +96,7 @@ func (l *Lab) Usage(ctx context.Context) (Usage, error) {
 			u.CPU = time.Duration(value * float64(time.Second))
 		case "process_resident_memory_bytes":
 			u.RSS = value
-		case "go_memstats_heap_alloc_bytes":
+		case "go_gc_heap_live_bytes":
 			u.Heap = value
 		case "controller_runtime_reconcile_total":
 			u.Reconciles[labels["controller"]] += int(value)
@@ -163,4 +165,43 @@ func samples(ctx context.Context, c *http.Client, url string, each func(name str
 		each(m[1], labels, value)
 	}
 	return lines.Err()
+}
+
+// LiveHeap returns the bytes on the controller's heap after a garbage collection.
+func (l *Lab) LiveHeap(ctx context.Context) (float64, error) {
+	// The first collection leaves what pools keep until the next.
+	for range 2 {
+		url := strings.TrimSuffix(l.Env.Controller.MetricsURL, "/metrics") + "/debug/pprof/heap?gc=1"
+		if err := l.fetch(ctx, url, io.Discard); err != nil {
+			return 0, err
+		}
+	}
+	u, err := l.Usage(ctx)
+	return u.Heap, err
+}
+
+// Profile writes a profile of the controller to a file: heap, allocs, or profile?seconds=10.
+func (l *Lab) Profile(ctx context.Context, what, file string) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	return errors.Join(l.fetch(ctx, strings.TrimSuffix(l.Env.Controller.MetricsURL, "/metrics")+"/debug/pprof/"+what, f), f.Close())
+}
+
+func (l *Lab) fetch(ctx context.Context, url string, to io.Writer) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s", url, resp.Status)
+	}
+	_, err = io.Copy(to, resp.Body)
+	return err
 }

@@ -9,6 +9,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -23,6 +24,7 @@ import (
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -47,7 +49,6 @@ const (
 	AppName   = "web"
 
 	controllerUser = "fleet-controller"
-	memberToken    = "member"
 	inFlight       = 16
 )
 
@@ -57,7 +58,7 @@ type Lab struct {
 	Env       *harness.Env
 	Namespace string
 
-	kubeconfig []byte
+	server *httptest.Server
 	// floor sends requests as bytes, over one connection and from the controller's user, so that the API server treats
 	// both alike.
 	floor *http.Client
@@ -71,22 +72,30 @@ func NewLab(ctx context.Context, env *harness.Env, namespace string) (*Lab, erro
 			return nil, err
 		}
 	}
-	server := httptest.NewTLSServer(http.HandlerFunc(serveMember))
-	context.AfterFunc(ctx, server.Close)
-	config := clientcmdapi.NewConfig()
-	config.Clusters["member"] = &clientcmdapi.Cluster{Server: server.URL,
-		CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})}
-	config.AuthInfos["fleetwright"] = &clientcmdapi.AuthInfo{Token: memberToken}
-	config.Contexts["member"] = &clientcmdapi.Context{Cluster: "member", AuthInfo: "fleetwright"}
-	config.CurrentContext = "member"
+	l.server = httptest.NewUnstartedServer(http.HandlerFunc(serveMember))
+	l.server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	l.server.StartTLS()
+	context.AfterFunc(ctx, l.server.Close)
 	var err error
-	if l.kubeconfig, err = clientcmd.Write(*config); err != nil {
-		return nil, err
-	}
 	as := rest.CopyConfig(env.Hub.RESTConfig)
 	as.Impersonate.UserName = controllerUser
 	l.floor, err = rest.HTTPClientFor(as)
 	return l, err
+}
+
+// kubeconfig returns the kubeconfig of a member. No two are alike: each names an authority of its own.
+func (l *Lab) kubeconfig(name string) []byte {
+	ca := append([]byte("# of "+name+"\n"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: l.server.Certificate().Raw})...)
+	config := clientcmdapi.NewConfig()
+	config.Clusters[name] = &clientcmdapi.Cluster{Server: l.server.URL, CertificateAuthorityData: ca}
+	config.AuthInfos["fleetwright"] = &clientcmdapi.AuthInfo{Token: "token-of-" + name}
+	config.Contexts["fleetwright"] = &clientcmdapi.Context{Cluster: name, AuthInfo: "fleetwright"}
+	config.CurrentContext = "fleetwright"
+	b, err := clientcmd.Write(*config)
+	if err != nil {
+		panic(err)
+	}
+	return b
 }
 
 // serveMember answers a probe.
@@ -105,24 +114,29 @@ func serveMember(w http.ResponseWriter, r *http.Request) {
 // MemberName returns the name of the i-th member.
 func MemberName(i int) string { return fmt.Sprintf("member-%05d", i) }
 
-// Member returns a member, and the Secret with its kubeconfig.
-func (l *Lab) Member(i int) (*clusterv1.AttachedCluster, *corev1.Secret) {
+// Member returns a member.
+func (l *Lab) Member(i int) *clusterv1.AttachedCluster {
 	name := MemberName(i)
 	m := &clusterv1.AttachedCluster{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: name,
 		Labels: map[string]string{"env": "prod", "region": []string{"eu", "us", "ap"}[i%3]}}}
 	m.Spec.Kubeconfig = &clusterv1.KubeconfigReference{Name: name + "-kubeconfig", Key: "value"}
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: name + "-kubeconfig"}, Data: map[string][]byte{"value": l.kubeconfig}}
-	return m, secret
+	return m
+}
+
+// Secret returns the Secret with the kubeconfig of a member.
+func (l *Lab) Secret(i int) *corev1.Secret {
+	name := MemberName(i)
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: l.Namespace, Name: name + "-kubeconfig"},
+		Data: map[string][]byte{"value": l.kubeconfig(name)}}
 }
 
 // Attach creates the members from the first to before the last, with a kubeconfig each.
 func (l *Lab) Attach(ctx context.Context, first, last int) error {
 	return Each(last-first, func(i int) error {
-		m, secret := l.Member(first + i)
-		if err := l.Create(ctx, secret); err != nil {
+		if err := l.Create(ctx, l.Secret(first+i)); err != nil {
 			return err
 		}
-		return l.Create(ctx, m)
+		return l.Create(ctx, l.Member(first+i))
 	})
 }
 
@@ -311,4 +325,55 @@ func Each(n int, do func(i int) error) error {
 	close(next)
 	wg.Wait()
 	return first
+}
+
+// Until watches one object until it is as asked; o is nil while it is not there.
+func (l *Lab) Until(ctx context.Context, list client.ObjectList, name string, is func(o client.Object) bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 1*time.Minute)
+	defer cancel()
+	var last client.Object
+	seen := func(o client.Object) bool { last = o; return is(o) }
+	c, err := client.NewWithWatch(l.Env.Hub.RESTConfig, client.Options{Scheme: harness.Scheme})
+	if err != nil {
+		return err
+	}
+	opts := []client.ListOption{client.InNamespace(l.Namespace), client.MatchingFields{"metadata.name": name}}
+	for {
+		if ctx.Err() != nil {
+			text, _ := json.Marshal(last)
+			return fmt.Errorf("waiting for %s: %w; it is %.4000s", name, ctx.Err(), text)
+		}
+		if err := c.List(ctx, list, opts...); err != nil {
+			return err
+		}
+		items, err := apimeta.ExtractList(list)
+		if err != nil {
+			return err
+		}
+		var o client.Object
+		if len(items) > 0 {
+			o = items[0].(client.Object)
+		}
+		if seen(o) {
+			return nil
+		}
+		w, err := c.Watch(ctx, list, append(opts, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}})...)
+		if err != nil {
+			return err
+		}
+		for e := range w.ResultChan() {
+			o, ok := e.Object.(client.Object)
+			if !ok {
+				break
+			}
+			if e.Type == watch.Deleted {
+				o = nil
+			}
+			if seen(o) {
+				w.Stop()
+				return nil
+			}
+		}
+		w.Stop()
+	}
 }
