@@ -3,7 +3,6 @@ package controllers
 import (
 	"encoding/json"
 	"reflect"
-	"strconv"
 	"strings"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -260,17 +259,4 @@ func contains(want, got any) bool {
 
 func empty(v any) bool {
 	return v == nil || v == "" || v == false || v == float64(0)
-}
-
-// allowPruneFor returns the value of the allow-prune annotation that allows a prune of this generation.
-func allowPruneFor(generation int64, used string) string {
-	plain := strconv.FormatInt(generation, 10)
-	if used != plain && !strings.HasPrefix(used, plain+"-") {
-		return plain
-	}
-	n, err := strconv.Atoi(strings.TrimPrefix(used, plain+"-"))
-	if err != nil || used == plain {
-		n = 1
-	}
-	return plain + "-" + strconv.Itoa(n+1)
 }

@@ -1,0 +1,202 @@
+package controllers
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/object"
+)
+
+// decideEndings plans the end of what is not wanted any more: only where it is known that it is not, within the
+// budget, and in reverse order of dependencies.
+func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
+	var surplus []client.Object
+	for ref, live := range o.children {
+		if !wanted[ref] && !p.member(memberOf(live)).protected {
+			surplus = append(surplus, live)
+		}
+	}
+	sortObjects(surplus)
+	surplus = slices.DeleteFunc(surplus, func(live client.Object) bool { return o.missingMember(p, memberOf(live)) })
+
+	if unknown := o.unknownFleets(); len(unknown) > 0 && len(surplus) > 0 {
+		p.held = append(p.held, fmt.Sprintf("%d objects are not ended as long as the members are not all known: %s",
+			len(surplus), o.unknown[unknown[0]].message))
+	} else if o.withinBudget(p, surplus) {
+		p.endings = append(p.endings, inReverseOrder(p.replaced(o.endable(p, surplus)))...)
+	}
+	p.surplus = len(surplus)
+	o.endSources(p, wanted)
+	for key, s := range p.members { // members that were only asked after
+		if s.children == 0 && s.rank == ready {
+			delete(p.members, key)
+		}
+	}
+}
+
+// missingMember says whether a child belongs to a member that a fleet names and that does not exist: it has lost its
+// kind, and is protected under its name.
+func (o *observed) missingMember(p *plan, key member.Key) bool {
+	s, ok := p.members[member.Key{Name: key.Name}]
+	return ok && key.Name != "" && s.protected
+}
+
+// endable leaves out what the user has suspended: Flux would not clean up after it.
+func (o *observed) endable(p *plan, surplus []client.Object) []client.Object {
+	return slices.DeleteFunc(slices.Clone(surplus), func(live client.Object) bool {
+		if deleting(live) || !fluxSuspended(live) || p.orphans(o.app, live) {
+			return false
+		}
+		p.held = append(p.held, fmt.Sprintf("%s is suspended and would leave everything behind: resume it so that it cleans up, or delete it",
+			kindOf(live).String()))
+		return true
+	})
+}
+
+// orphans says whether what a child applied is to stay when the child ends.
+func (p *plan) orphans(app *appsv1.Application, live client.Object) bool {
+	_, handedOver := p.handover[kindOf(live)]
+	return handedOver || app.Spec.DeletionPolicy == appsv1.DeletionPolicyOrphan
+}
+
+// replaced leaves out what is on a member where another child is new, or has changed, and is still to arrive. Where a
+// policy got another name or place, that one takes over what this one applied; what ended before would take it away.
+func (p *plan) replaced(surplus []client.Object) []client.Object {
+	return slices.DeleteFunc(slices.Clone(surplus), func(live client.Object) bool {
+		s := p.member(memberOf(live))
+		if s.arriving == "" || deleting(live) {
+			return false
+		}
+		if s.rank == failed {
+			p.held = append(p.held, fmt.Sprintf("%s stays until %s is applied", kindOf(live), s.arriving))
+		}
+		return true
+	})
+}
+
+// inReverseOrder returns what can end now: nothing that another one that is to end comes after.
+func inReverseOrder(surplus []client.Object) []client.Object {
+	needed := map[object.Ref]bool{}
+	for _, live := range surplus {
+		for _, ref := range dependsOn(live) {
+			needed[ref] = true
+		}
+	}
+	now := slices.DeleteFunc(slices.Clone(surplus), func(live client.Object) bool { return needed[kindOf(live)] })
+	if len(now) == 0 {
+		return surplus // they wait for each other, which only a hand can have made
+	}
+	return now
+}
+
+// endSources plans the end of sources that nothing wants and nothing uses.
+func (o *observed) endSources(p *plan, wanted map[object.Ref]bool) {
+	used := map[object.Ref]bool{}
+	for _, live := range o.children {
+		used[sourceOf(live)] = true
+	}
+	for _, live := range o.sources {
+		if wanted[kindOf(live)] {
+			used[sourceOf(live)] = true
+		}
+	}
+	var unused []client.Object
+	for ref, live := range o.sources {
+		if !wanted[ref] && !used[ref] && len(o.unknownFleets()) == 0 {
+			unused = append(unused, live)
+		}
+	}
+	sortObjects(unused)
+	p.endings = append(p.endings, unused...)
+}
+
+// withinBudget fills in the prune status, and says whether the surplus may end.
+func (o *observed) withinBudget(p *plan, surplus []client.Object) bool {
+	if len(surplus) == 0 {
+		return false
+	}
+	ending, having := map[member.Key]bool{}, map[member.Key]bool{}
+	for _, live := range o.children {
+		having[memberOf(live)] = true
+	}
+	for _, live := range surplus {
+		ending[memberOf(live)] = true
+	}
+	status, before := &o.app.Status, o.app.Status.Prune
+	p.prune = &appsv1.PruneStatus{Members: len(ending), Of: len(having), Objects: len(surplus)}
+	if !o.overBudget(ending, len(having)) {
+		return true
+	}
+
+	given := o.app.Annotations[fleetv1.AllowPruneAnnotation]
+	if before != nil && before.AllowedBy != "" && before.AllowedBy == given { // goes on
+		p.prune.AllowedBy = given
+		return true
+	}
+	p.prune.Allow = allowPruneFor(o.app.Generation, status.LastHandledPrune)
+	if given != "" && given != status.LastHandledPrune && (given == p.prune.Allow || strings.HasPrefix(given, fmt.Sprintf("%d-", o.app.Generation))) {
+		p.prune.AllowedBy, p.prune.Allow, status.LastHandledPrune = given, "", given
+		return true
+	}
+	return false
+}
+
+// overBudget says whether this many members are too many to lose in one step. A selector that suddenly matches nothing
+// is, whatever the number.
+func (o *observed) overBudget(ending map[member.Key]bool, having int) bool {
+	if n := len(ending); n > 1 && n > o.budget(having) {
+		return true
+	}
+	for _, policy := range o.state.Policies() {
+		fleet := o.fleets[policy.Fleet]
+		if fleet == nil || !policy.HasSelector && fleet.Spec.ClusterSelector == nil {
+			continue
+		}
+		if targets, known := o.scope.Targets(policy); known && len(targets) == 0 {
+			for _, live := range o.children {
+				if live.GetLabels()[appsv1.PolicyLabel] == policy.Name {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// budget returns how many of this many members may lose children in one step.
+func (o *observed) budget(having int) int {
+	budget := intstr.FromString("50%")
+	if o.app.Spec.PruneBudget != nil {
+		budget = *o.app.Spec.PruneBudget
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(&budget, having, false)
+	if err != nil { // admission does not let it through
+		return 0
+	}
+	return n
+}
+
+func sortObjects(objects []client.Object) {
+	slices.SortFunc(objects, func(a, b client.Object) int { return strings.Compare(kindOf(a).String(), kindOf(b).String()) })
+}
+
+// allowPruneFor returns the value of the allow-prune annotation that allows a prune of this generation.
+func allowPruneFor(generation int64, used string) string {
+	plain := strconv.FormatInt(generation, 10)
+	if used != plain && !strings.HasPrefix(used, plain+"-") {
+		return plain
+	}
+	n, err := strconv.Atoi(strings.TrimPrefix(used, plain+"-"))
+	if err != nil || used == plain {
+		n = 1
+	}
+	return plain + "-" + strconv.Itoa(n+1)
+}
