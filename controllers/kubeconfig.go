@@ -3,7 +3,6 @@ package controllers
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"crypto/x509"
 	"encoding/base64"
 	"encoding/json"
@@ -48,8 +47,6 @@ type kubeconfig struct {
 	expiresAt, renewAt time.Time
 	// certificateOnly says that there is nothing beside the client certificate that could open the member.
 	certificateOnly bool
-	// digest tells one kubeconfig from the next; zero where the credentials are not ours to read.
-	digest [sha256.Size]byte
 }
 
 // readKubeconfig reads the kubeconfig in the data of a Secret by the rules of Flux, so that what is accepted here is
@@ -135,7 +132,6 @@ func readKubeconfig(ctx context.Context, ref *clusterv1.KubeconfigReference, dat
 		expiresAt:       expiresAt,
 		renewAt:         renewAt,
 		certificateOnly: len(config.CertData) > 0 && config.BearerToken == "" && config.Username == "" && config.ExecProvider == nil,
-		digest:          sha256.Sum256(value),
 	}, nil
 }
 

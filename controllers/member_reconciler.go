@@ -1,7 +1,9 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"time"
 
@@ -143,22 +145,28 @@ func (r *MemberReconciler) look(ctx context.Context, m *subject) (look, error) {
 	}
 	resumed := conditions.Has(m.object, suspendedCondition)
 	conditions.Delete(m.object, suspendedCondition)
-	k, wrong, err := r.observeKubeconfig(ctx, m)
+	credentials, wrong, err := r.observeCredentials(ctx, m)
 	if err != nil {
 		return look{}, err
+	}
+	digest := m.digest(credentials)
+	if wrong == nil {
+		last, ok := r.looks.last(m.key())
+		if !ok {
+			last = r.firstLook(m, digest)
+		}
+		if !resumed && !m.due(last, digest, r.now()) {
+			return look{due: last.due, digest: digest, forced: m.forced()}, nil
+		}
+	}
+	k := &kubeconfig{}
+	if wrong == nil {
+		k, wrong = r.readCredentials(ctx, m, credentials)
 	}
 	if wrong != nil {
 		setHandled(m)
 		setProblem(m, wrong)
 		return look{forced: m.forced()}, nil // what is wrong is mended by a change, which leads here
-	}
-
-	last, ok := r.looks.last(m.key())
-	if !ok {
-		last = r.firstLook(m, k)
-	}
-	if !resumed && !m.due(last, k, r.now()) {
-		return look{due: last.due, digest: k.digest, forced: m.forced()}, nil
 	}
 	seen, wrong := r.see(ctx, m, k)
 	if err := ctx.Err(); err != nil {
@@ -174,12 +182,12 @@ func (r *MemberReconciler) look(ctx context.Context, m *subject) (look, error) {
 	} else {
 		setReached(m, k, seen, r.now())
 	}
-	return look{due: r.now().Add(jitter.JitteredIntervalDuration(interval)), digest: k.digest, forced: m.forced()}, nil
+	return look{due: r.now().Add(jitter.JitteredIntervalDuration(interval)), digest: digest, forced: m.forced()}, nil
 }
 
-// observeKubeconfig reads what a member is reached with. An error is one of reading, about which nothing is to be said
-// in the status.
-func (r *MemberReconciler) observeKubeconfig(ctx context.Context, m *subject) (*kubeconfig, *problem, error) {
+// observeCredentials reads the Secret that a member is reached with; nil if it is not by one. An error is one of reading,
+// about which nothing is to be said in the status.
+func (r *MemberReconciler) observeCredentials(ctx context.Context, m *subject) (map[string][]byte, *problem, error) {
 	switch {
 	case m.secret != nil:
 		secret := &corev1.Secret{}
@@ -191,14 +199,29 @@ func (r *MemberReconciler) observeKubeconfig(ctx context.Context, m *subject) (*
 		if err != nil {
 			return nil, nil, fmt.Errorf("reading Secret %s: %w", m.secret.Name, err)
 		}
-		k, wrong := readKubeconfig(ctx, m.secret, secret.Data, r.KubeConfigOptions)
-		return k, wrong, nil
+		return secret.Data, nil, nil
 	case m.configMap != nil:
-		// It is resolved when it is used, as that takes requests.
-		return &kubeconfig{from: "ConfigMap " + m.configMap.Name}, nil, nil
+		return nil, nil, nil
 	}
 	return nil, &problem{reason: NoProviderReason,
 		message: "no provider provisions clusters yet: write the name of a kubeconfig Secret into status.kubeconfigSecretRef, or use kind AttachedCluster"}, nil
+}
+
+// readCredentials makes a kubeconfig of what was read. It takes milliseconds, so it is done only when a look is due.
+func (r *MemberReconciler) readCredentials(ctx context.Context, m *subject, data map[string][]byte) (*kubeconfig, *problem) {
+	if m.secret == nil {
+		// It is resolved when it is used, as that takes requests.
+		return &kubeconfig{from: "ConfigMap " + m.configMap.Name}, nil
+	}
+	return readKubeconfig(ctx, m.secret, data, r.KubeConfigOptions)
+}
+
+// digest tells one kubeconfig from the next; zero where the credentials are not ours to read.
+func (m *subject) digest(data map[string][]byte) [sha256.Size]byte {
+	if m.secret == nil {
+		return [sha256.Size]byte{}
+	}
+	return sha256.Sum256(data[cmp.Or(m.secret.Key, clusterv1.DefaultKubeconfigKey)])
 }
 
 // see probes a member.

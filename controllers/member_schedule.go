@@ -53,15 +53,15 @@ func (l *looks) forget(key types.NamespacedName) {
 
 // firstLook returns when a member is due that this process has not looked at yet. One whose status is from before a
 // restart is due at a random point of its interval, so that a restart does not probe all members at once.
-func (r *MemberReconciler) firstLook(m *subject, k *kubeconfig) look {
+func (r *MemberReconciler) firstLook(m *subject, digest [sha256.Size]byte) look {
 	if !conditions.Has(m.object, meta.ReadyCondition) || conditions.IsStalled(m.object) {
 		return look{} // what was refused is accepted now
 	}
-	return look{due: r.now().Add(rand.N(m.interval())), digest: k.digest, forced: m.forced()}
+	return look{due: r.now().Add(rand.N(m.interval())), digest: digest, forced: m.forced()}
 }
 
 // due says whether a member is to be looked at now.
-func (m *subject) due(last look, k *kubeconfig, now time.Time) bool {
+func (m *subject) due(last look, digest [sha256.Size]byte, now time.Time) bool {
 	requested, _ := meta.ReconcileAnnotationValue(m.object.GetAnnotations())
 	switch {
 	case m.health.ObservedGeneration != m.object.GetGeneration():
@@ -70,7 +70,7 @@ func (m *subject) due(last look, k *kubeconfig, now time.Time) bool {
 		return true
 	case m.forced() && !last.forced:
 		return true
-	case k.digest != last.digest:
+	case digest != last.digest:
 		return true
 	}
 	return !now.Before(last.due)
