@@ -106,7 +106,11 @@ func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	}
 	plan := r.decide(ctx, obs)
 	failed := r.apply(ctx, obs, plan)
-	failed = append(failed, r.end(ctx, obs, plan)...)
+	ending := r.end(ctx, obs, plan)
+	if len(ending) > 0 && !errors.Is(ending[0], errStale) { // a cache that is behind catches up
+		plan.held = append(plan.held, fmt.Sprintf("tried again: %v", ending[0]))
+	}
+	failed = append(failed, ending...)
 	failed = append(failed, r.passOnRequest(ctx, obs)...)
 	r.report(obs, plan)
 	// An error is in the status of its member; returning it makes the queue try again.
@@ -117,9 +121,11 @@ func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 type appState struct {
 	*compiled
 	children map[childKey]*childState
-	// verified is the generation at which an object was last seen to be as declared.
-	verified map[types.UID]int64
+	// verified is the version at which an object was last seen to be as declared.
+	verified map[types.UID]seenVersion
 	mu       sync.Mutex // guards verified
+	// allowed are the objects that a prune over budget may end which was allowed; nil if none was since the process began.
+	allowed map[types.UID]bool
 	// applied is what was written and may not have come back through the watch yet: object.Ref to applied.
 	applied sync.Map
 }
@@ -129,7 +135,7 @@ func (r *ApplicationReconciler) state(key types.NamespacedName) *appState {
 	defer r.mu.Unlock()
 	s, ok := r.states[key]
 	if !ok {
-		s = &appState{verified: map[types.UID]int64{}}
+		s = &appState{verified: map[types.UID]seenVersion{}}
 		r.states[key] = s
 	}
 	return s

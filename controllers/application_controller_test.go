@@ -187,6 +187,28 @@ func TestPruneBudget(t *testing.T) {
 	patch(h, h.app("web"), `{"metadata":{"annotations":{"fleet.kurator.dev/allow-prune":"1-2"}}}`)
 	h.Eventually(h.kustomizations).Should(HaveLen(1))
 
+	t.Log("what was allowed for some does not cover others: two are held back, suspended, and then the rest is to go")
+	h.fleet("prod", "c1", "c2", "c3", "c4")
+	h.Eventually(h.kustomizations).Should(HaveLen(4))
+	for _, name := range []string{"web-app-c2", "web-app-c3", "web-app-c4"} {
+		patch(h, h.kustomizations()[name], `{"spec":{"suspend":true}}`)
+	}
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
+	h.fleet("prod", "c1")
+	h.Eventually(func() *appsv1.PruneStatus { return h.app("web").Status.Prune }).Should(HaveField("Allow", "1-3"))
+	patch(h, h.app("web"), `{"metadata":{"annotations":{"fleet.kurator.dev/allow-prune":"1-3"}}}`)
+	h.Eventually(func() *appsv1.PruneStatus { return h.app("web").Status.Prune }).Should(HaveField("AllowedBy", "1-3"))
+	h.apply("apiVersion: fleet.kurator.dev/v1alpha1\nkind: Fleet\nmetadata: {name: prod}\nspec: {clusters: []}")
+	h.Eventually(func() *appsv1.PruneStatus { return h.app("web").Status.Prune }).Should(Equal(&appsv1.PruneStatus{Members: 4, Of: 4, Objects: 4, Allow: "1-4"}))
+	h.Consistently(h.kustomizations).Should(HaveKey("web-app-c1"))
+	for _, name := range []string{"web-app-c2", "web-app-c3", "web-app-c4"} {
+		patch(h, h.kustomizations()[name], `{"spec":{"suspend":false}}`)
+	}
+	h.fleet("prod", "c1")
+	h.Eventually(func() *appsv1.PruneStatus { return h.app("web").Status.Prune }).Should(HaveField("Allow", "1-4"))
+	patch(h, h.app("web"), `{"metadata":{"annotations":{"fleet.kurator.dev/allow-prune":"1-4"}}}`)
+	h.Eventually(h.kustomizations).Should(HaveLen(1))
+
 	t.Log("a single member that a selector loses stays, too")
 	h.apply("apiVersion: fleet.kurator.dev/v1alpha1\nkind: Fleet\nmetadata: {name: prod}\nspec: {clusters: [], clusterSelector: {matchLabels: {env: prd}}}")
 	h.Eventually(func() string { return condition(h.app("web"), appsv1.PruneBlockedCondition) }).Should(ContainSubstring("1 objects on 1 of 1"))
@@ -256,10 +278,17 @@ func TestNothingIsTakenOver(t *testing.T) {
 	h.get(git, "shop")
 	h.Expect(git.ResourceVersion).To(Equal(version))
 
+	t.Log("what is free again is taken, without anybody asking")
+	h.Expect(h.Delete(t.Context(), git)).To(Succeed())
+	h.Eventually(h.kustomizations).Should(HaveKey("shop-app-c1"))
+	git = &sourcev1.GitRepository{}
+	h.get(git, "shop")
+	h.Expect(git.Spec.URL).To(Equal("https://example.org/app"))
+
 	t.Log("deleting the Applications leaves what was not theirs")
 	h.Expect(h.Delete(t.Context(), h.app("web"))).To(Succeed())
 	h.Expect(h.Delete(t.Context(), h.app("shop"))).To(Succeed())
-	h.Eventually(func() []string { return names(h.versions()) }).Should(ConsistOf("Kustomization/web-app-c1", "GitRepository/shop"))
+	h.Eventually(func() []string { return names(h.versions()) }).Should(ConsistOf("Kustomization/web-app-c1"))
 }
 
 // Must hold 5.
@@ -356,6 +385,22 @@ func TestDriftIsCorrected(t *testing.T) {
 	k := h.kustomizations()["web-app-c1"]
 	h.Expect(k.Labels).To(HaveKeyWithValue("mine", "too"))
 	h.Expect(k.Spec.RetryInterval.Duration.String()).To(Equal("1m0s"))
+
+	t.Log("so are labels, which move no generation, and the owner")
+	for _, tamper := range []string{
+		`{"metadata":{"labels":{"fleet.kurator.dev/member":"c2"}}}`,
+		`{"metadata":{"labels":{"fleet.kurator.dev/member":null,"fleet.kurator.dev/name":null}}}`,
+		`{"metadata":{"labels":{"app.kubernetes.io/managed-by":null}}}`,
+		`{"metadata":{"ownerReferences":null}}`,
+	} {
+		patch(h, k.DeepCopy(), tamper)
+		h.Eventually(func(g Gomega) {
+			now := h.kustomizations()["web-app-c1"]
+			g.Expect(now.UID).To(Equal(k.UID), "it is the same object, and was not ended")
+			g.Expect(now.Labels).To(Equal(k.Labels))
+			g.Expect(now.OwnerReferences).To(HaveLen(1))
+		}).Should(Succeed(), tamper)
+	}
 
 	t.Log("a child that was deleted comes back")
 	h.Expect(h.Delete(t.Context(), k)).To(Succeed())
@@ -510,6 +555,14 @@ func TestApplicationsDependOnEachOther(t *testing.T) {
 	h.apply(strings.ReplaceAll(web, "name: web", "name: base"))
 	h.Eventually(h.kustomizations).Should(HaveLen(4))
 	h.Expect(h.kustomizations()["web-app-c2"].Spec.DependsOn).To(Equal([]kustomizev1.DependencyReference{{Name: "base-app-c2"}}))
+
+	t.Log("deleted together, they end one after the other")
+	h.Expect(h.Delete(t.Context(), h.app("base"))).To(Succeed())
+	h.Expect(h.Delete(t.Context(), h.app("web"))).To(Succeed())
+	h.Eventually(h.versions).Should(BeEmpty())
+	h.apply(strings.Replace(web, "spec:", "spec:\n  dependsOn: [{name: base}]", 1))
+	h.apply(strings.ReplaceAll(web, "name: web", "name: base"))
+	h.Eventually(h.kustomizations).Should(HaveLen(4))
 
 	t.Log("waiting for each other is refused, with the way round")
 	h.apply(strings.Replace(strings.ReplaceAll(web, "name: web", "name: base"), "spec:", "spec:\n  dependsOn: [{name: web}]", 1))

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -129,7 +131,7 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 	sourcesOurs := true
 	for _, source := range obs.state.Sources() {
 		wanted[source.Ref()] = true
-		sourcesOurs = p.decideSource(obs, source) && sourcesOurs
+		sourcesOurs = r.decideSource(obs, p, source) && sourcesOurs
 	}
 	for _, policy := range obs.state.Policies() {
 		targets, known := obs.scope.Targets(policy)
@@ -169,7 +171,7 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 			wanted[child.ref] = true
 			if child.source != nil && !wanted[child.source.Ref()] {
 				wanted[child.source.Ref()] = true
-				p.decideSource(obs, child.source)
+				r.decideSource(obs, p, child.source)
 			}
 			if !sourcesOurs && obs.children[child.ref] == nil {
 				state.is(failed, notOursReason, "the source has the name of an object that is not this Application's")
@@ -202,11 +204,12 @@ func (o *observed) render(policy *application.Policy, m *member.Member) *childSt
 }
 
 // decideSource plans a source, and says whether the name is free or ours.
-func (p *plan) decideSource(obs *observed, source *object.Object) bool {
+func (r *ApplicationReconciler) decideSource(obs *observed, p *plan, source *object.Object) bool {
 	p.objects++
 	live := obs.sources[source.Ref()]
 	if live == nil {
 		if other := obs.lookup(source.Ref()); other != nil {
+			r.claims.wait(nameKey(obs.app.Namespace, source.Ref()), obs.app)
 			p.sourceProblems = append(p.sourceProblems, fmt.Sprintf("%s exists and is not this Application's: rename one of them", source.Ref()))
 			return false
 		}
@@ -263,6 +266,7 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	switch {
 	case live == nil:
 		if other := obs.lookup(child.ref); other != nil && ownerName(other) != obs.app.Name {
+			r.claims.wait(nameKey(obs.app.Namespace, child.ref), obs.app)
 			state.is(failed, notOursReason, "%s exists and is not this Application's: rename the policy, or delete it", child.ref)
 			return
 		}
@@ -279,11 +283,11 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	case deleting(live):
 		state.is(progressing, progressingReason, "%s is being deleted, and made anew after that", child.ref)
 		return
-	case memberOf(live) != m.Key():
+	case memberOf(live) != m.Key() && !equality.Semantic.DeepEqual(kubeConfigOf(live), m.KubeConfig):
 		// It serves another member under the same name: that one's end comes first, then the new one. It is never pointed
 		// at another cluster.
 		delete(wanted, child.ref)
-		state.is(progressing, progressingReason, "%s is still that of %s, and ends first", child.ref, memberOf(live))
+		state.is(progressing, progressingReason, "%s is still that of another member, %s, and ends first", child.ref, cmp.Or(memberOf(live).Name, "the hub"))
 		return
 	case fluxSuspended(live) && !child.declaresSuspend:
 		state.is(idle, suspendedReason, "%s is suspended: flux resume %s %s -n %s", child.ref, fluxCommand(child.ref.Kind), child.ref.Name, obs.app.Namespace)

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,10 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -196,15 +200,18 @@ func endingMessage(all []client.Object, held []string) string {
 	if len(held) > 0 {
 		return held[0]
 	}
-	members := map[member.Key]bool{}
+	var members []string
+	var trouble string
 	for _, o := range all {
-		members[memberOf(o)] = true
-	}
-	message := fmt.Sprintf("%d objects on %d members are ending", len(all), len(members))
-	for _, o := range all {
-		if c := fluxReady(o); deleting(o) && c != nil && c.Status == "False" {
-			return message + fmt.Sprintf("; %s: %s", kindOf(o), shorten(c.Message))
+		name := cmp.Or(memberOf(o).Name, "the hub")
+		if !slices.Contains(members, name) {
+			members = append(members, name)
+		}
+		ready := conditions.Get(o.(conditions.Getter), meta.ReadyCondition)
+		if trouble == "" && deleting(o) && ready != nil && ready.Status == metav1.ConditionFalse {
+			trouble = fmt.Sprintf("; %s: %s", kindOf(o), shorten(ready.Message))
 		}
 	}
-	return message
+	slices.Sort(members)
+	return fmt.Sprintf("%d objects are ending on %s%s", len(all), capped(members, 5), trouble)
 }

@@ -100,9 +100,13 @@ func fleetNames(app *appsv1.Application) []string {
 	return names
 }
 
-// dependents returns the Applications that depend on an Application.
+// dependents returns the Applications that depend on an Application, and, for when they end, those that it depends on.
 func (r *ApplicationReconciler) dependents(ctx context.Context, o client.Object) []reconcile.Request {
-	return r.indexed(ctx, o.GetNamespace(), dependsOnIndex, o.GetName())
+	requests := r.indexed(ctx, o.GetNamespace(), dependsOnIndex, o.GetName())
+	for _, d := range o.(*appsv1.Application).Spec.DependsOn {
+		requests = append(requests, reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: d.Name}})
+	}
+	return requests
 }
 
 // applicationsOf returns the Applications that go to a fleet, and those that depend on them.
@@ -206,8 +210,11 @@ func (r *ApplicationReconciler) ownedHandler() handler.EventHandler {
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { later(ctx, e.Object, q) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
 			later(ctx, e.ObjectNew, q)
+			if ownerName(e.ObjectOld) != ownerName(e.ObjectNew) {
+				later(ctx, e.ObjectOld, q)
+			}
 			if was, is := claimOf(e.ObjectOld), claimOf(e.ObjectNew); was != is {
-				r.freed(e.ObjectOld, q)
+				r.freed(e.ObjectOld, false, q)
 			}
 		},
 		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
@@ -216,17 +223,15 @@ func (r *ApplicationReconciler) ownedHandler() handler.EventHandler {
 				r.gone(key, kindOf(e.Object))
 				q.Add(reconcile.Request{NamespacedName: key})
 			}
-			r.freed(e.Object, q)
+			r.freed(e.Object, true, q)
 		},
 	}
 }
 
-// freed looks at the Applications that wait for the Helm release of a HelmRelease that is gone.
-func (r *ApplicationReconciler) freed(o client.Object, q queue) {
-	if h, ok := o.(*helmv2.HelmRelease); ok {
-		for _, key := range r.claims.freed(h) {
-			q.Add(reconcile.Request{NamespacedName: key})
-		}
+// freed looks at the Applications that wait for what an object had: its name, if that is free, and its Helm release.
+func (r *ApplicationReconciler) freed(o client.Object, name bool, q queue) {
+	for _, key := range r.claims.freed(o, name) {
+		q.Add(reconcile.Request{NamespacedName: key})
 	}
 }
 

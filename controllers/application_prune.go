@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,7 +26,7 @@ func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
 		}
 	}
 	sortObjects(surplus)
-	surplus = slices.DeleteFunc(surplus, func(live client.Object) bool { return o.missingMember(p, memberOf(live)) })
+	surplus = slices.DeleteFunc(surplus, func(live client.Object) bool { return o.missingMember(p, memberOf(live)) || p.nameless(live) })
 
 	if unknown := o.unknownFleets(); len(unknown) > 0 && len(surplus) > 0 {
 		p.held = append(p.held, fmt.Sprintf("%d objects are not ended as long as the members are not all known: %s",
@@ -47,6 +48,15 @@ func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
 func (o *observed) missingMember(p *plan, key member.Key) bool {
 	s, ok := p.members[member.Key{Name: key.Name}]
 	return ok && key.Name != "" && s.protected
+}
+
+// nameless says whether a child has lost the label that says for which member it is.
+func (p *plan) nameless(live client.Object) bool {
+	if memberOf(live).Name != "" || kubeConfigOf(live) == nil {
+		return false
+	}
+	p.held = append(p.held, fmt.Sprintf("%s has lost its label %s, which says for which member it is: put it back, or delete the object", kindOf(live), fleetv1.MemberLabel))
+	return true
 }
 
 // endable leaves out what the user has suspended: Flux would not clean up after it.
@@ -137,16 +147,37 @@ func (o *observed) withinBudget(p *plan, surplus []client.Object) bool {
 	}
 
 	given := o.app.Annotations[fleetv1.AllowPruneAnnotation]
-	if before != nil && before.AllowedBy != "" && before.AllowedBy == given { // goes on
+	if before != nil && before.AllowedBy != "" && before.AllowedBy == given && o.wasAllowed(surplus, before) { // goes on
 		p.prune.AllowedBy = given
 		return true
 	}
 	p.prune.Allow = allowPruneFor(o.app.Generation, status.LastHandledPrune)
 	if given != "" && given != status.LastHandledPrune && (given == p.prune.Allow || strings.HasPrefix(given, fmt.Sprintf("%d-", o.app.Generation))) {
 		p.prune.AllowedBy, p.prune.Allow, status.LastHandledPrune = given, "", given
+		o.state.allowed = uids(surplus)
 		return true
 	}
 	return false
+}
+
+// wasAllowed says whether a prune that was allowed covers all of the surplus. What came to be too many since is another
+// prune. A new process knows only the number.
+func (o *observed) wasAllowed(surplus []client.Object, before *appsv1.PruneStatus) bool {
+	if o.state.allowed == nil {
+		if len(surplus) > before.Objects {
+			return false
+		}
+		o.state.allowed = uids(surplus)
+	}
+	return !slices.ContainsFunc(surplus, func(live client.Object) bool { return !o.state.allowed[live.GetUID()] })
+}
+
+func uids(objects []client.Object) map[types.UID]bool {
+	out := make(map[types.UID]bool, len(objects))
+	for _, o := range objects {
+		out[o.GetUID()] = true
+	}
+	return out
 }
 
 // overBudget says whether this many members are too many to lose in one step. A selector that suddenly matches nothing

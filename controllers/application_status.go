@@ -109,6 +109,12 @@ func setApplicationReady(obs *observed, p *plan, states []*memberState) {
 		summary += "; " + unwell
 	}
 
+	for _, t := range []string{appsv1.PruneBlockedCondition, appsv1.OverrideUnmatchedCondition} {
+		if conditions.IsTrue(app, t) {
+			summary += "; " + conditions.GetMessage(app, t)
+		}
+	}
+
 	unknown := obs.unknownFleets()
 	busy := count[progressing]+count[waiting] > 0 || p.surplus > 0 && (p.prune == nil || p.prune.Allow == "") && len(p.held) == 0
 	switch {
@@ -174,12 +180,15 @@ func setEnding(app *appsv1.Application, format string, args ...any) {
 
 // tidy forgets what is remembered of objects that are gone.
 func (s *appState) tidy(obs *observed) {
+	most := 2*max(len(obs.children)+len(obs.sources), obs.app.Status.Objects) + 100
+	if len(s.children) > most {
+		clear(s.children)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.verified) <= 2*(len(obs.children)+len(obs.sources))+100 {
-		return
+	if len(s.verified) > most {
+		clear(s.verified)
 	}
-	clear(s.verified)
 }
 
 // patchStatus writes the status if it has changed, in one request. (The patch helper of fluxcd/pkg/runtime makes one

@@ -70,19 +70,30 @@ func newFluxObject(kind string) client.Object {
 }
 
 // ownerName returns the name of the Application that owns a generated object; empty if none does. It goes by name and
-// not by UID, so that an Application restored from a backup has its objects back.
+// not by UID, so that an Application restored from a backup has its objects back; and by the owner reference before the
+// labels, so that who takes a label off does not take the object away from us.
 func ownerName(o client.Object) string {
-	if o.GetLabels()[fleetv1.ManagedByLabel] != fleetv1.ManagedByValue {
+	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+		if owner.Kind == appsv1.ApplicationKind && strings.HasPrefix(owner.APIVersion, appsv1.GroupVersion.Group+"/") {
+			return owner.Name
+		}
 		return ""
 	}
-	owner := metav1.GetControllerOf(o)
-	if owner == nil {
+	if o.GetLabels()[fleetv1.ManagedByLabel] == fleetv1.ManagedByValue {
 		return o.GetLabels()[appsv1.ApplicationLabel]
 	}
-	if owner.Kind == appsv1.ApplicationKind && strings.HasPrefix(owner.APIVersion, appsv1.GroupVersion.Group+"/") {
-		return owner.Name
-	}
 	return ""
+}
+
+// kubeConfigOf returns how Flux reaches the cluster that a child is for; nil for the hub.
+func kubeConfigOf(o client.Object) *meta.KubeConfigReference {
+	switch o := o.(type) {
+	case *kustomizev1.Kustomization:
+		return o.Spec.KubeConfig
+	case *helmv2.HelmRelease:
+		return o.Spec.KubeConfig
+	}
+	return nil
 }
 
 // memberOf returns the identity of the member that a child serves; zero for the hub.
@@ -216,7 +227,7 @@ func asDeclared(declared *object.Object, live client.Object) bool {
 		return false
 	}
 	w, g := want.(map[string]any), got.(map[string]any)
-	return contains(w["spec"], g["spec"]) &&
+	return metav1.GetControllerOfNoCopy(live) != nil && contains(w["spec"], g["spec"]) &&
 		contains(w["metadata"].(map[string]any)["labels"], g["metadata"].(map[string]any)["labels"])
 }
 

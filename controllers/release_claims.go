@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 
@@ -13,6 +12,7 @@ import (
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // releaseClaims sees to it that one Helm release on one member has one HelmRelease: the first that there is. What the
@@ -21,7 +21,7 @@ import (
 type releaseClaims struct {
 	mu       sync.Mutex
 	reserved map[string]string                        // claim to the namespace/name of a HelmRelease
-	waiting  map[string]map[types.NamespacedName]bool // claim to the Applications that want it
+	waiting  map[string]map[types.NamespacedName]bool // claim, or nameKey, to the Applications that want it
 }
 
 func newReleaseClaims() *releaseClaims {
@@ -59,11 +59,27 @@ func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Appli
 		r.claims.reserved[claim] = name
 		return "", nil
 	}
-	if r.claims.waiting[claim] == nil {
-		r.claims.waiting[claim] = map[types.NamespacedName]bool{}
-	}
-	r.claims.waiting[claim][client.ObjectKeyFromObject(app)] = true
+	r.claims.waitLocked(claim, app)
 	return other, own
+}
+
+// wait notes that an Application waits for a claim, or a name, to be free.
+func (c *releaseClaims) wait(key string, app *appsv1.Application) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waitLocked(key, app)
+}
+
+func (c *releaseClaims) waitLocked(key string, app *appsv1.Application) {
+	if c.waiting[key] == nil {
+		c.waiting[key] = map[types.NamespacedName]bool{}
+	}
+	c.waiting[key][client.ObjectKeyFromObject(app)] = true
+}
+
+// nameKey is what an Application waits for whose object has the name of somebody else's.
+func nameKey(namespace string, ref object.Ref) string {
+	return "name/" + namespace + "/" + ref.String()
 }
 
 // release gives a claim back that came to nothing.
@@ -75,20 +91,27 @@ func (c *releaseClaims) release(namespace, claim, name string) {
 	}
 }
 
-// freed is for a HelmRelease that is gone, or claims another release now. It returns the Applications that wait for it.
-func (c *releaseClaims) freed(h *helmv2.HelmRelease) []types.NamespacedName {
+// freed is for an object whose name is free now, and what it claims, if it claims something. It returns the Applications
+// that wait for either.
+func (c *releaseClaims) freed(o client.Object, name bool) (waiting []types.NamespacedName) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	claim := claimOf(h)
-	if c.reserved[claim] == h.Namespace+"/"+h.Name {
-		delete(c.reserved, claim)
+	var keys []string
+	if claim := claimOf(o); claim != "" {
+		if c.reserved[claim] == o.GetNamespace()+"/"+o.GetName() {
+			delete(c.reserved, claim)
+		}
+		keys = append(keys, claim)
 	}
-	waiting := make([]types.NamespacedName, 0, len(c.waiting[claim]))
-	for key := range c.waiting[claim] {
-		waiting = append(waiting, key)
+	if name {
+		keys = append(keys, nameKey(o.GetNamespace(), kindOf(o)))
 	}
-	delete(c.waiting, claim)
-	slices.SortFunc(waiting, func(a, b types.NamespacedName) int { return slices.Compare([]string{a.String()}, []string{b.String()}) })
+	for _, key := range keys {
+		for app := range c.waiting[key] {
+			waiting = append(waiting, app)
+		}
+		delete(c.waiting, key)
+	}
 	return waiting
 }
 

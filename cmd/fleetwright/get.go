@@ -108,7 +108,7 @@ func newGet() *cobra.Command {
 	var h hub
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get",
+		Use:   "get fleets|applications|clusters [NAME]",
 		Short: "Show what the hub has",
 		Example: `  # The fleets of all namespaces, and the members that are not well
   fleetwright get fleets -A -o wide
@@ -118,6 +118,12 @@ func newGet() *cobra.Command {
 
   # All members, with their versions and when their credentials expire
   fleetwright get clusters`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("get %s: has to be fleets, applications or clusters", args[0])
+			}
+			return cmd.Help()
+		},
 	}
 	f := cmd.PersistentFlags()
 	f.StringVar(&h.kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")

@@ -110,6 +110,9 @@ func writeFile(path string, data []byte) error {
 
 // isOurs says whether a file is one that we wrote, or none.
 func isOurs(path string) (bool, error) {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return false, nil // a pipe would have to be waited for
+	}
 	f, err := os.Open(path)
 	if err != nil {
 		return true, ignoreMissing(err)

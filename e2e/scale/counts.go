@@ -82,9 +82,10 @@ type Usage struct {
 	CPU time.Duration
 	// RSS is its memory as the system sees it, and Heap what the last garbage collection found in use.
 	RSS, Heap float64
-	// Reconciles counts passes by controller, and Busy what is queued or at work.
+	// Reconciles counts passes by controller.
 	Reconciles map[string]int
-	Busy       int
+	// Busy counts the Fleets and Applications that are queued or at work.
+	Busy int
 }
 
 // Usage asks the controller.
@@ -101,15 +102,20 @@ func (l *Lab) Usage(ctx context.Context) (Usage, error) {
 		case "controller_runtime_reconcile_total":
 			u.Reconciles[labels["controller"]] += int(value)
 		case "workqueue_depth", "controller_runtime_active_workers":
-			u.Busy += int(value)
+			if settles(labels["controller"]) {
+				u.Busy += int(value)
+			}
 		}
 	})
 	return u, err
 }
 
+// settles says whether a controller comes to rest: members are probed for ever.
+func settles(controller string) bool { return controller == "fleet" || controller == "application" }
+
 // Settle waits until the controller has had nothing to do for a while.
 func (l *Lab) Settle(ctx context.Context) error {
-	const quiet, poll = 3 * time.Second, 300 * time.Millisecond
+	const quiet, poll = 2 * time.Second, 400 * time.Millisecond
 	var last string
 	var since time.Time
 	return wait.PollUntilContextTimeout(ctx, poll, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
@@ -117,7 +123,7 @@ func (l *Lab) Settle(ctx context.Context) error {
 		if err != nil {
 			return false, err
 		}
-		if now := fmt.Sprint(u.Reconciles, u.Busy); now != last || u.Busy > 0 {
+		if now := fmt.Sprint(u.Reconciles["fleet"], u.Reconciles["application"]); now != last || u.Busy > 0 {
 			last, since = now, time.Now()
 		}
 		return time.Since(since) >= quiet, nil

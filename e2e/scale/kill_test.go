@@ -21,7 +21,6 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
-	"github.com/fleetwright/fleetwright/e2e/harness"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/object"
 )
@@ -123,12 +122,10 @@ func (k *killer) watchChildren() func(n int, most time.Duration) int {
 	k.t.Helper()
 	ctx, cancel := context.WithCancel(k.t.Context())
 	k.t.Cleanup(cancel)
-	c, err := client.NewWithWatch(env.Hub.RESTConfig, client.Options{Scheme: harness.Scheme})
-	k.Expect(err).NotTo(HaveOccurred())
 	changes := make(chan struct{}, 100_000)
 	for _, list := range []client.ObjectList{&kustomizev1.KustomizationList{}, &helmv2.HelmReleaseList{}} {
-		k.Expect(c.List(ctx, list, client.InNamespace(k.Namespace), client.Limit(1))).To(Succeed())
-		w, err := c.Watch(ctx, list, client.InNamespace(k.Namespace),
+		k.Expect(k.watch.List(ctx, list, client.InNamespace(k.Namespace), client.Limit(1))).To(Succeed())
+		w, err := k.watch.Watch(ctx, list, client.InNamespace(k.Namespace),
 			&client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}})
 		k.Expect(err).NotTo(HaveOccurred())
 		go func() {

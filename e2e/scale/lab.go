@@ -59,6 +59,7 @@ type Lab struct {
 	Namespace string
 
 	server *httptest.Server
+	watch  client.WithWatch
 	// floor sends requests as bytes, over one connection and from the controller's user, so that the API server treats
 	// both alike.
 	floor *http.Client
@@ -77,6 +78,9 @@ func NewLab(ctx context.Context, env *harness.Env, namespace string) (*Lab, erro
 	l.server.StartTLS()
 	context.AfterFunc(ctx, l.server.Close)
 	var err error
+	if l.watch, err = client.NewWithWatch(env.Hub.RESTConfig, client.Options{Scheme: harness.Scheme}); err != nil {
+		return nil, err
+	}
 	as := rest.CopyConfig(env.Hub.RESTConfig)
 	as.Impersonate.UserName = controllerUser
 	l.floor, err = rest.HTTPClientFor(as)
@@ -329,21 +333,17 @@ func Each(n int, do func(i int) error) error {
 
 // Until watches one object until it is as asked; o is nil while it is not there.
 func (l *Lab) Until(ctx context.Context, list client.ObjectList, name string, is func(o client.Object) bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 1*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	var last client.Object
 	seen := func(o client.Object) bool { last = o; return is(o) }
-	c, err := client.NewWithWatch(l.Env.Hub.RESTConfig, client.Options{Scheme: harness.Scheme})
-	if err != nil {
-		return err
-	}
 	opts := []client.ListOption{client.InNamespace(l.Namespace), client.MatchingFields{"metadata.name": name}}
 	for {
 		if ctx.Err() != nil {
 			text, _ := json.Marshal(last)
 			return fmt.Errorf("waiting for %s: %w; it is %.4000s", name, ctx.Err(), text)
 		}
-		if err := c.List(ctx, list, opts...); err != nil {
+		if err := l.watch.List(ctx, list, opts...); err != nil {
 			return err
 		}
 		items, err := apimeta.ExtractList(list)
@@ -357,7 +357,7 @@ func (l *Lab) Until(ctx context.Context, list client.ObjectList, name string, is
 		if seen(o) {
 			return nil
 		}
-		w, err := c.Watch(ctx, list, append(opts, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}})...)
+		w, err := l.watch.Watch(ctx, list, append(opts, &client.ListOptions{Raw: &metav1.ListOptions{ResourceVersion: list.GetResourceVersion()}})...)
 		if err != nil {
 			return err
 		}

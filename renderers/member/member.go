@@ -35,7 +35,8 @@ type Member struct {
 	Reason, Message string
 }
 
-// Version is what a member was made of: the version of its object, zero if there is none, and the fleet's generation.
+// Version is what a member was made of: the version of its object, zero if there is none, and, where the fleet gives it
+// labels, the fleet's generation. A member that is added to a fleet leaves the versions of the others as they are.
 type Version struct {
 	Object          types.UID
 	ResourceVersion string
@@ -94,10 +95,10 @@ func Resolve(fleet *fleetv1.Fleet, clusters Clusters) ([]Member, error) {
 	for _, ref := range fleet.Spec.Clusters {
 		m := clusters.lookup(ref.Kind, ref.Name)
 		if i, ok := seen[m.Key()]; ok { // listed twice: the labels of both hold
-			members[i].overlay(ref.Labels)
+			members[i].overlay(fleet, ref.Labels)
 			continue
 		}
-		m.overlay(ref.Labels)
+		m.overlay(fleet, ref.Labels)
 		seen[m.Key()] = len(members)
 		members = append(members, m)
 	}
@@ -125,9 +126,6 @@ func Resolve(fleet *fleetv1.Fleet, clusters Clusters) ([]Member, error) {
 		}
 		return strings.Compare(b.Kind, a.Kind) // a Cluster before an AttachedCluster
 	})
-	for i := range members {
-		members[i].Version.Fleet, members[i].Version.Generation = fleet.UID, fleet.Generation
-	}
 	for i := 1; i < len(members); i++ {
 		if members[i].Name == members[i-1].Name && members[i].Kind != "" {
 			// Their objects would share names. The Cluster keeps the place.
@@ -216,7 +214,7 @@ func secretRef(name, key string) *meta.KubeConfigReference {
 }
 
 // overlay puts labels of the fleet over the member's, which belong to a cache and are not changed.
-func (m *Member) overlay(over map[string]string) {
+func (m *Member) overlay(fleet *fleetv1.Fleet, over map[string]string) {
 	if len(over) == 0 {
 		return
 	}
@@ -224,4 +222,5 @@ func (m *Member) overlay(over map[string]string) {
 	maps.Copy(merged, m.Labels)
 	maps.Copy(merged, over)
 	m.Labels = merged
+	m.Version.Fleet, m.Version.Generation = fleet.UID, fleet.Generation
 }

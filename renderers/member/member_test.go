@@ -234,17 +234,19 @@ func TestReady(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	g := NewWithT(t)
-	version := func(resourceVersion string, generation int64) Version {
+	version := func(resourceVersion string, generation int64, labels map[string]string) Version {
 		a := attached("c1", nil, func(a *clusterv1.AttachedCluster) { a.UID, a.ResourceVersion = "u", resourceVersion })
-		f := fleet(fleetv1.FleetCluster{Name: "c1"})
+		f := fleet(fleetv1.FleetCluster{Name: "c1", Labels: labels})
 		f.UID, f.Generation = "f", generation
 		got, err := Resolve(f, NewClusters([]*clusterv1.AttachedCluster{a}, nil))
 		g.Expect(err).NotTo(HaveOccurred())
 		return got[0].Version
 	}
-	g.Expect(version("1", 1)).To(Equal(version("1", 1)))
-	g.Expect(version("1", 1)).NotTo(Equal(version("2", 1)))
-	g.Expect(version("1", 1)).NotTo(Equal(version("1", 2)))
+	g.Expect(version("1", 1, nil)).To(Equal(version("1", 1, nil)))
+	g.Expect(version("1", 1, nil)).NotTo(Equal(version("2", 1, nil)))
+	g.Expect(version("1", 1, nil)).To(Equal(version("1", 2, nil)), "another generation, with nothing of the fleet in the member")
+	g.Expect(version("1", 1, labelSet{"a": "b"})).NotTo(Equal(version("1", 2, labelSet{"a": "b"})))
+	g.Expect(version("1", 1, labelSet{"a": "b"})).NotTo(Equal(version("1", 1, nil)))
 }
 
 func TestInvalidSelector(t *testing.T) {

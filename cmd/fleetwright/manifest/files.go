@@ -70,26 +70,39 @@ func loadFolder(root string) (documents []Document, err error) {
 		if !slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(path)) {
 			return nil
 		}
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
+		data, err := readRegular(path)
 		// A folder holds Helm templates and whatever else is YAML to its own programs. None of that is for us, and our
-		// objects name their group.
-		if !bytes.Contains(data, []byte(groupSuffix)) {
-			return nil
+		// objects name their group; in UTF-16, which parse refuses, with a zero in each character.
+		if err == nil && bytes.Contains(bytes.ReplaceAll(data, []byte{0}, nil), []byte(groupSuffix)) {
+			var read []Document
+			read, err = parse(path, data)
+			documents = append(documents, read...)
 		}
-		read, err := parse(path, data)
-		documents, errs = append(documents, read...), append(errs, err)
+		errs = append(errs, err)
 		return nil
 	})
 	return documents, errors.Join(append(errs, err)...)
 }
 
+// readRegular reads a file that nobody has named: of a pipe or a device there might be no end.
+func readRegular(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if target, linkErr := os.Readlink(path); linkErr == nil && errors.Is(err, fs.ErrNotExist) {
+		return nil, Position{File: path}.errorf("is a link to %s, which is not there", target)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, Position{File: path}.errorf("is not a regular file, and only such are read of a folder")
+	}
+	return os.ReadFile(path)
+}
+
 func kustomization(folder string) string {
 	for _, name := range konfig.RecognizedKustomizationFileNames() {
 		file := filepath.Join(folder, name)
-		if info, err := os.Stat(file); err == nil && !info.IsDir() {
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
 			return file
 		}
 	}
@@ -103,7 +116,7 @@ func build(folder, file string) ([]Document, error) {
 	resources, err := krusty.MakeKustomizer(&krusty.Options{
 		LoadRestrictions: types.LoadRestrictionsNone,
 		PluginConfig:     types.DisabledPluginConfig(),
-	}).Run(filesys.MakeFsOnDisk(), folder)
+	}).Run(regularFiles{filesys.MakeFsOnDisk()}, folder)
 	if err != nil {
 		text := strings.ReplaceAll(err.Error(), "\n", " ")
 		if strings.Contains(text, "no 'git' program") {
@@ -124,6 +137,10 @@ func build(folder, file string) ([]Document, error) {
 	}
 	return documents, nil
 }
+
+type regularFiles struct{ filesys.FileSystem }
+
+func (regularFiles) ReadFile(path string) ([]byte, error) { return readRegular(path) }
 
 var errRemote = errors.New("nothing is loaded from elsewhere: copy what the kustomization refers to into the repository")
 

@@ -49,6 +49,9 @@ type Document struct {
 // parse reads a stream of YAML documents, or JSON, which is YAML. The values are those of sigs.k8s.io/yaml, with which
 // kubectl reads; go.yaml.in/yaml/v3 only tells where they are, and what kubectl would pass over in silence.
 func parse(file string, data []byte) ([]Document, error) {
+	if bytes.HasPrefix(data, []byte("\xFF\xFE")) || bytes.HasPrefix(data, []byte("\xFE\xFF")) {
+		return nil, Position{File: file}.errorf("is in UTF-16: save it as UTF-8")
+	}
 	data = bytes.TrimPrefix(data, []byte("\uFEFF"))
 	data = bytes.ReplaceAll(data, []byte("\r\n"), []byte("\n"))
 	data = bytes.ReplaceAll(data, []byte("\r"), []byte("\n"))
