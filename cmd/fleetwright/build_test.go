@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -130,7 +131,10 @@ func TestBuildProblems(t *testing.T) {
 			code: 2, errs: []string{"error: stdin:25: Fleet x: spec.clusters[0].labels.gpu: Invalid value:"}},
 		{name: "duplicate key", in: app("a", "      values:\n        db: &db {host: a}\n        replica: {<<: *db, port: 5432}\n        db: {host: b}\n"),
 			code: 2, errs: []string{`error: stdin:16: the key "db" is in line 14 already`}},
-		{name: "nothing", in: "# nothing\n"},
+		{name: "nothing", in: "# nothing\n", errs: []string{"warning: no Fleet, Application, AttachedCluster or Cluster in -"}},
+		{name: "nothing of ours, strict", in: "apiVersion: v1\nkind: ConfigMap\n", args: []string{"--strict"}, code: 1, errs: []string{"error: no Fleet, Application, AttachedCluster or Cluster in -"}},
+		{name: "members and nothing else", in: memberC1},
+		{name: "UTF-16", in: "\xFF\xFEa\x00:\x00", code: 2, errs: []string{"error: stdin: is in UTF-16: save it as UTF-8"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -201,6 +205,11 @@ func TestBuildDir(t *testing.T) {
 	r = fleetwright("", "build", "testdata/shop", "--output-dir", dir)
 	g.Expect(r.code).To(Equal(exitFailed))
 	g.Expect(r.err).To(ContainSubstring("hub.yaml is there and was not written by fleetwright build"))
+
+	// A pipe is not waited for.
+	g.Expect(os.Remove(filepath.Join(dir, "shop/hub.yaml"))).To(Succeed())
+	g.Expect(syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600)).To(Succeed())
+	g.Expect(fleetwright("", "build", "testdata/shop", "--output-dir", dir)).To(Equal(outcome{}))
 }
 
 func TestBuildMembers(t *testing.T) {

@@ -31,7 +31,7 @@ func TestUsage(t *testing.T) {
 	g.Expect(fleetwright("", "completion", "bash").out).To(ContainSubstring("complete -o default -F __start_fleetwright fleetwright"))
 
 	for _, args := range [][]string{{"nonsense"}, {"build", "--nonsense"}, {"build"}, {"build", ".", "-o", "text"}, {"build", ".", "-o", "json", "--output-dir", "x"},
-		{"build", "nowhere"}, {"get", "fleets", "a", "b"}, {"get", "fleets", "-o", "text"}, {"get", "fleets", "a", "-A"}} {
+		{"build", "nowhere"}, {"get", "nonsense"}, {"get", "nonsense", "a"}, {"get", "fleets", "a", "b"}, {"get", "fleets", "-o", "text"}, {"get", "fleets", "a", "-A"}} {
 		r := fleetwright("", args...)
 		g.Expect(r.code).To(Equal(exitUsage), "%v", args)
 		g.Expect(r.err).To(HavePrefix("error: "), "%v", args)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -34,4 +35,14 @@ func TestKustomizeOffline(t *testing.T) {
 			g.Expect(os.Getenv("PATH")).To(Equal(path))
 		})
 	}
+}
+
+// A pipe is not waited for.
+func TestKustomizedPipe(t *testing.T) {
+	g := NewWithT(t)
+	t.Chdir(t.TempDir())
+	g.Expect(os.WriteFile("kustomization.yaml", []byte("resources: [pipe.yaml]\n"), 0o600)).To(Succeed())
+	g.Expect(syscall.Mkfifo("pipe.yaml", 0o600)).To(Succeed())
+	_, err := Source{Paths: []string{"."}}.Read()
+	g.Expect(err).To(MatchError(ContainSubstring("pipe.yaml: is not a regular file")))
 }

@@ -1,10 +1,14 @@
 package manifest
 
 import (
+	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"unicode/utf16"
 
 	. "github.com/onsi/gomega"
 )
@@ -129,7 +133,10 @@ func TestUnknownKind(t *testing.T) {
 	g := NewWithT(t)
 	set, err := Source{Paths: []string{"-"}, Stdin: strings.NewReader(strings.Replace(fleetHead, "kind: Fleet", "kind: Flet", 1))}.Read()
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(set.Warnings).To(ConsistOf(MatchError("stdin:1: fleet.kurator.dev/v1alpha1 has no kind Flet: ignored")))
+	g.Expect(set.Warnings).To(HaveExactElements(
+		MatchError("stdin:1: fleet.kurator.dev/v1alpha1 has no kind Flet: ignored"),
+		MatchError("no Fleet, Application, AttachedCluster or Cluster in -"),
+	))
 }
 
 // What kubectl apply drops, the status, is dropped; defaults are filled in.
@@ -216,4 +223,55 @@ func TestFolders(t *testing.T) {
 		"stat " + filepath.Join(dir, "nowhere"),
 		filepath.Join(dir, "k/kustomization.yaml") + ": Fleet k-prod: spec.x: unknown field",
 	}))
+}
+
+// Of a folder, what is not a file is refused and not waited for, and what is ours is not passed over for its encoding.
+func TestFolderRefused(t *testing.T) {
+	in16 := func(text string, order binary.AppendByteOrder) []byte {
+		var out []byte
+		for _, u := range utf16.Encode([]rune("\uFEFF" + text)) {
+			out = order.AppendUint16(out, u)
+		}
+		return out
+	}
+	for _, tt := range []struct {
+		name string
+		make func(file string) error
+		errs []string
+	}{
+		{"f.yaml", func(file string) error { return syscall.Mkfifo(file, 0o600) }, []string{"f.yaml: is not a regular file"}},
+		{"kustomization.yaml", func(file string) error { return syscall.Mkfifo(file, 0o600) }, []string{"kustomization.yaml: is not a regular file"}},
+		{"device.json", func(file string) error { return os.Symlink("/dev/zero", file) }, []string{"device.json: is not a regular file"}},
+		{"dangling.yaml", func(file string) error { return os.Symlink("nowhere", file) }, []string{"dangling.yaml: is a link to nowhere, which is not there"}},
+		{"loop.yaml", func(file string) error { return os.Symlink("loop.yaml", file) }, []string{"stat loop.yaml: "}},
+		{"link.yaml", func(file string) error { return os.Symlink("good.yaml.txt", file) }, nil},
+		{"little.yaml", func(file string) error { return os.WriteFile(file, in16(fleetHead, binary.LittleEndian), 0o600) }, []string{"little.yaml: is in UTF-16"}},
+		{"big.yaml", func(file string) error { return os.WriteFile(file, in16(fleetHead, binary.BigEndian), 0o600) }, []string{"big.yaml: is in UTF-16"}},
+		{"other.json", func(file string) error { return os.WriteFile(file, in16("{}", binary.LittleEndian), 0o600) }, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := NewWithT(t)
+			t.Chdir(t.TempDir())
+			g.Expect(os.WriteFile("good.yaml.txt", []byte(fleetHead), 0o600)).To(Succeed())
+			g.Expect(os.WriteFile("z.yaml", []byte(memberDoc), 0o600)).To(Succeed())
+			g.Expect(tt.make(tt.name)).To(Succeed())
+			set, err := Source{Paths: []string{"."}, Namespace: "default"}.Read()
+			g.Expect(errorsOf(err)).To(matchPrefixes(tt.errs))
+			g.Expect(set.AttachedClusters).To(HaveLen(1), "the rest is read")
+		})
+	}
+}
+
+// A pipe that is named itself is read: /dev/stdin, or what a shell makes of <(…).
+func TestPipe(t *testing.T) {
+	g := NewWithT(t)
+	r, w, err := os.Pipe()
+	g.Expect(err).NotTo(HaveOccurred())
+	defer r.Close()
+	_, err = w.WriteString(memberDoc)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(w.Close()).To(Succeed())
+	set, err := Source{Paths: []string{fmt.Sprintf("/dev/fd/%d", r.Fd())}, Namespace: "default"}.Read()
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(set.AttachedClusters).To(HaveLen(1))
 }
