@@ -67,7 +67,7 @@ func writeDir(dir string, result application.Result, complete bool) error {
 			return err
 		}
 	}
-	if !complete {
+	if !complete || len(files) == 0 { // nothing at all is more often a wrong path than an empty repository
 		return nil
 	}
 	return filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
