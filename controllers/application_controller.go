@@ -33,7 +33,7 @@ import (
 // +kubebuilder:rbac:groups="",resources=events,verbs=create;patch
 
 // ApplicationFinalizer keeps an Application until its children have ended.
-const ApplicationFinalizer = "finalizers.fleetwright.dev"
+const ApplicationFinalizer = "apps.kurator.dev/children"
 
 // FieldOwner is the field manager of everything that is applied, and RequestOwner that of a reconcile request passed on.
 const (
