@@ -128,7 +128,12 @@ func readyOf(o conditions.Getter) string {
 }
 
 func healthMetric(h *hub, kind, name string) float64 {
-	return testutil.ToFloat64(clusterHealth.WithLabelValues(name, h.ns, kind, meta.ReadyCondition))
+	clusterHealth.mu.Lock()
+	defer clusterHealth.mu.Unlock()
+	if clusterHealth.ready[healthKey{kind, types.NamespacedName{Namespace: h.ns, Name: name}}] {
+		return 1
+	}
+	return 0
 }
 
 func TestAttachedClusterReached(t *testing.T) {
