@@ -50,7 +50,6 @@ type write struct {
 	live   client.Object // nil if there is none
 	member *memberState  // nil for a source
 	claim  string
-	state  *childState
 }
 
 // childKey identifies a child by what it is for.
@@ -319,7 +318,7 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	if o := rendered(); o != nil {
 		state.arriving = child.ref.String()
 		state.is(progressing, progressingReason, atWork, child.ref)
-		p.children = append(p.children, write{Object: o, live: live, member: state, claim: child.claim, state: child})
+		p.children = append(p.children, write{Object: o, live: live, member: state, claim: child.claim})
 	}
 }
 
