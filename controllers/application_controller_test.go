@@ -557,8 +557,12 @@ func TestApplicationsDependOnEachOther(t *testing.T) {
 	h.Expect(h.kustomizations()["web-app-c2"].Spec.DependsOn).To(Equal([]kustomizev1.DependencyReference{{Name: "base-app-c2"}}))
 
 	t.Log("deleted together, they end one after the other")
-	h.Expect(h.Delete(t.Context(), h.app("base"))).To(Succeed())
+	patch(h, h.kustomizations()["web-app-c1"], `{"metadata":{"finalizers":["test/flux"]}}`)
 	h.Expect(h.Delete(t.Context(), h.app("web"))).To(Succeed())
+	h.Expect(h.Delete(t.Context(), h.app("base"))).To(Succeed())
+	h.Eventually(func() string { return condition(h.app("base"), meta.ReadyCondition) }).Should(ContainSubstring("waits for Application web"))
+	h.Expect(h.kustomizations()).To(HaveKey("base-app-c1"))
+	patch(h, h.kustomizations()["web-app-c1"], `{"metadata":{"finalizers":null}}`)
 	h.Eventually(h.versions).Should(BeEmpty())
 	h.apply(strings.Replace(web, "spec:", "spec:\n  dependsOn: [{name: base}]", 1))
 	h.apply(strings.ReplaceAll(web, "name: web", "name: base"))

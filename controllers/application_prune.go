@@ -152,7 +152,7 @@ func (o *observed) withinBudget(p *plan, surplus []client.Object) bool {
 		return true
 	}
 	p.prune.Allow = allowPruneFor(o.app.Generation, status.LastHandledPrune)
-	if given != "" && given != status.LastHandledPrune && (given == p.prune.Allow || strings.HasPrefix(given, fmt.Sprintf("%d-", o.app.Generation))) {
+	if given == p.prune.Allow { // no other: one that was used before, and comes back with an old commit, allows nothing
 		p.prune.AllowedBy, p.prune.Allow, status.LastHandledPrune = given, "", given
 		o.state.allowed = uids(surplus)
 		return true

@@ -20,8 +20,8 @@ const (
 	// ready before this one was created. They end after it.
 	WaitsForAnnotation = "fleet.kurator.dev/waits-for"
 
-	// AllowPruneAnnotation, set by a user, allows one prune that is over budget: "<metadata.generation>", or
-	// "<metadata.generation>-<anything>" where an earlier prune has used up the plain form.
+	// AllowPruneAnnotation, set by a user, allows one prune that is over budget. Its value is the one that the status
+	// names: "<metadata.generation>", or "<metadata.generation>-<n>" where an earlier prune has used up the plain form.
 	AllowPruneAnnotation = "fleet.kurator.dev/allow-prune"
 
 	// ReconcileAnnotation=ReconcileForce is Kurator's way to ask for a reconcile. It is handled once for each time it is set.
