@@ -70,7 +70,6 @@ func strip(in any) (any, error) {
 
 // intern replaces texts that thousands of objects have alike by one copy of each.
 func intern(o metav1.Object) {
-	shared := func(s string) string { return unique.Make(s).Value() }
 	sharedKeys := func(m map[string]string, values bool) map[string]string {
 		if len(m) == 0 {
 			return nil
@@ -98,10 +97,13 @@ func intern(o metav1.Object) {
 	if c, ok := o.(conditions.Getter); ok {
 		for i := range c.GetConditions() {
 			condition := &c.GetConditions()[i]
-			condition.Type, condition.Reason = shared(condition.Type), shared(condition.Reason)
+			condition.Type, condition.Reason, condition.Message = shared(condition.Type), shared(condition.Reason), shared(condition.Message)
 		}
 	}
 }
+
+// shared returns the one copy of a text.
+func shared(s string) string { return unique.Make(s).Value() }
 
 // stripFluxObject keeps of the status of a Kustomization or HelmRelease how it is doing. The inventory and the history
 // are most of it, and nothing here looks at them.
@@ -116,19 +118,20 @@ func stripFluxObject(in any) (any, error) {
 	}
 	switch o := in.(type) {
 	case *kustomizev1.Kustomization:
+		o.Spec.Path, o.Spec.SourceRef.Kind, o.Spec.SourceRef.Name = shared(o.Spec.Path), shared(o.Spec.SourceRef.Kind), shared(o.Spec.SourceRef.Name)
 		o.Status = kustomizev1.KustomizationStatus{
 			ReconcileRequestStatus: o.Status.ReconcileRequestStatus,
 			ObservedGeneration:     o.Status.ObservedGeneration,
 			Conditions:             o.Status.Conditions,
-			LastAppliedRevision:    o.Status.LastAppliedRevision,
-			LastAttemptedRevision:  o.Status.LastAttemptedRevision,
+			LastAppliedRevision:    shared(o.Status.LastAppliedRevision),
+			LastAttemptedRevision:  shared(o.Status.LastAttemptedRevision),
 		}
 	case *helmv2.HelmRelease:
 		o.Status = helmv2.HelmReleaseStatus{
 			ReconcileRequestStatus: o.Status.ReconcileRequestStatus,
 			ObservedGeneration:     o.Status.ObservedGeneration,
 			Conditions:             o.Status.Conditions,
-			LastAttemptedRevision:  o.Status.LastAttemptedRevision,
+			LastAttemptedRevision:  shared(o.Status.LastAttemptedRevision),
 		}
 	}
 	return strip(in)

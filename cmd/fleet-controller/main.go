@@ -27,6 +27,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -217,6 +218,8 @@ func newManager(opts *options) (ctrl.Manager, error) {
 			// Workload identity reads a few; caching would watch all of them.
 			DisableFor: []client.Object{&corev1.ConfigMap{}, &corev1.ServiceAccount{}},
 		}},
+		// The correlator remembers recent events, by default 4,096 of them: of every member that was reached, the one that says so.
+		EventBroadcaster:              record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: 512}),
 		Controller:                    config.Controller{RecoverPanic: new(true)},
 		HealthProbeBindAddress:        opts.healthAddr,
 		Metrics:                       metricsserver.Options{BindAddress: opts.metricsAddr, ExtraHandlers: pprof.GetHandlers()},

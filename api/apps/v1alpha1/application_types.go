@@ -139,17 +139,37 @@ type NameReference struct {
 	Name string `json:"name"`
 }
 
-// ApplicationDestination is a choice of members.
+// ApplicationDestination is a choice of members: those of a fleet, or one cluster.
+// +kubebuilder:validation:XValidation:rule="has(self.fleet) != has(self.cluster)",message="a destination needs exactly one of fleet and cluster"
+// +kubebuilder:validation:XValidation:rule="!has(self.clusterSelector) || has(self.fleet)",message="clusterSelector chooses members of a fleet: set fleet"
 type ApplicationDestination struct {
 	// Fleet names a Fleet in the Application's namespace.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +required
-	Fleet string `json:"fleet"`
+	// +optional
+	Fleet string `json:"fleet,omitempty"`
 
 	// ClusterSelector takes only the fleet's members whose labels match. Without it all members are taken.
 	// +optional
 	ClusterSelector *metav1.LabelSelector `json:"clusterSelector,omitempty"`
+
+	// Cluster names one cluster in the Application's namespace, whether or not it is in a fleet.
+	// +optional
+	Cluster *ClusterReference `json:"cluster,omitempty"`
+}
+
+// ClusterReference names a cluster of the same namespace.
+type ClusterReference struct {
+	// Name of the Cluster or AttachedCluster.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Name string `json:"name"`
+
+	// Kind of the cluster. Left out, a Cluster of that name is taken, and if there is none an AttachedCluster.
+	// +kubebuilder:validation:Enum=Cluster;AttachedCluster
+	// +optional
+	Kind string `json:"kind,omitempty"`
 }
 
 // ApplicationSyncPolicy says what of the source goes to which members, and how.

@@ -20,4 +20,4 @@ func AddToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-var knownTypes = []runtime.Object{&AttachedCluster{}, &AttachedClusterList{}, &Cluster{}, &ClusterList{}}
+var knownTypes = []runtime.Object{&AttachedCluster{}, &AttachedClusterList{}, &Cluster{}, &ClusterList{}, &ClusterConfig{}, &ClusterConfigList{}}
