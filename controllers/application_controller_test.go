@@ -239,6 +239,70 @@ func TestUnknownIsNotGone(t *testing.T) {
 	h.Eventually(h.versions).Should(BeEmpty())
 }
 
+// A destination may be one cluster, in a fleet or not.
+func TestApplicationGoesToOneCluster(t *testing.T) {
+	h := newHub(t)
+	h.attach("c1", "c2", "c3 site=a")
+	h.fleet("prod", "c1", "c2")
+	h.apply(web)
+	toC3 := strings.NewReplacer("name: web", "name: solo", "{fleet: prod}", "{cluster: {name: c3}}", "./app", "'./<< .cluster.labels.site >>'")
+	h.apply(toC3.Replace(web))
+	reconciler := h.start()
+	h.Eventually(func() []string { return names(h.kustomizations()) }).Should(ConsistOf("web-app-c1", "web-app-c2", "solo-app-c3"))
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
+	h.ready("web", metav1.ConditionTrue, "2/2")
+	h.ready("solo", metav1.ConditionTrue, "1/1")
+	k := h.kustomizations()["solo-app-c3"]
+	h.Expect(k.Labels).To(And(HaveKeyWithValue(fleetv1.MemberLabel, "c3"), Not(HaveKey(fleetv1.FleetLabel))))
+	h.Expect(k.Spec.KubeConfig.SecretRef.Name).To(Equal("c3-kubeconfig"))
+
+	t.Log("a change of the cluster is seen")
+	patch(h, &clusterv1.AttachedCluster{ObjectMeta: metav1.ObjectMeta{Name: "c3"}}, `{"metadata":{"labels":{"site":"b"}}}`)
+	h.Eventually(func() string { return h.kustomizations()["solo-app-c3"].Spec.Path }).Should(Equal("./b"))
+
+	t.Log("from a fleet to one of its members: that one keeps its object, the others lose theirs")
+	uid := h.kustomizations()["web-app-c1"].UID
+	h.apply(strings.Replace(web, "{fleet: prod}", "{cluster: {name: c1, kind: AttachedCluster}}", 1))
+	h.Eventually(h.kustomizations).ShouldNot(HaveKey("web-app-c2"))
+	h.Expect(h.kustomizations()["web-app-c1"].UID).To(Equal(uid))
+	h.Expect(h.kustomizations()["web-app-c1"].Labels).NotTo(HaveKey(fleetv1.FleetLabel))
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
+	h.ready("web", metav1.ConditionTrue, "1/1")
+
+	t.Log("a cluster that does not exist: nothing ends, and the status says so")
+	h.apply(strings.Replace(web, "{fleet: prod}", "{cluster: {name: c9}}", 1))
+	app := h.ready("web", metav1.ConditionFalse, "0/1")
+	missing := fmt.Sprintf("there is no Cluster or AttachedCluster c9 in namespace %s: create it, or change the destination", h.ns)
+	h.Expect(app.Status.Members.NotReady).To(ConsistOf(fleetv1.NotReadyMember{Name: "c9", Reason: "NotFound", Message: missing}))
+	h.Expect(condition(app, appsv1.PruneBlockedCondition)).To(ContainSubstring("web-app-c1 is not ended as long as"))
+	h.Consistently(h.kustomizations).Should(HaveKey("web-app-c1"))
+
+	t.Log("when it exists, it is gone to")
+	h.attach("c9")
+	h.Eventually(func() []string { return names(h.kustomizations()) }).Should(ConsistOf("web-app-c9", "solo-app-c3"))
+
+	t.Log("a cluster that is gone keeps what it has, and one that is being deleted loses it")
+	h.Expect(h.Delete(t.Context(), &clusterv1.AttachedCluster{ObjectMeta: metav1.ObjectMeta{Name: "c9", Namespace: h.ns}})).To(Succeed())
+	h.ready("web", metav1.ConditionFalse, "0/1")
+	h.Consistently(h.kustomizations).Should(HaveKey("web-app-c9"))
+	c3 := &clusterv1.AttachedCluster{ObjectMeta: metav1.ObjectMeta{Name: "c3", Namespace: h.ns}}
+	patch(h, c3, `{"metadata":{"finalizers":["test/member"]}}`)
+	h.Expect(h.Delete(t.Context(), c3)).To(Succeed())
+	h.Eventually(func() []string { return names(h.kustomizations()) }).Should(ConsistOf("web-app-c9"))
+	patch(h, c3, `{"metadata":{"finalizers":null}}`)
+
+	t.Log("who depends on an Application is looked at when that one's cluster changes")
+	c1 := &clusterv1.AttachedCluster{ObjectMeta: metav1.ObjectMeta{Name: "c1", Namespace: h.ns}}
+	h.apply(toC3.Replace(strings.Replace(web, "  syncPolicies:", "  dependsOn: [{name: last}]\n  syncPolicies:", 1)))
+	h.apply(strings.NewReplacer("name: web", "name: last", "{fleet: prod}", "{cluster: {name: c1}}").Replace(web))
+	h.Eventually(func() (apps []string) {
+		for _, request := range reconciler.applicationsFor(t.Context(), c1) {
+			apps = append(apps, request.Name)
+		}
+		return apps
+	}).Should(ContainElements("last", "solo"))
+}
+
 func TestSuspendedFleetStandsStill(t *testing.T) {
 	h := newHub(t)
 	h.attach("c1", "c2")
@@ -876,6 +940,10 @@ func TestAdmission(t *testing.T) {
 		{"override of the other kind", app(git, `[{kustomization: {}, overrides: [{clusters: [x], helm: {values: {}}}]}]`), "an override with helm is for a policy with helm"},
 		{"long name", strings.Replace(app(git, `[{kustomization: {}}]`), "name: web", "name: "+strings.Repeat("x", 64), 1), "at most 63 characters"},
 		{"unknown field", app(git, `[{kustomization: {paths: x}}]`), "paths"},
+		{"destination of nothing", strings.Replace(web, "{fleet: prod}", "{}", 1), "exactly one of fleet and cluster"},
+		{"fleet and cluster", strings.Replace(web, "{fleet: prod}", "{fleet: prod, cluster: {name: c1}}", 1), "exactly one of fleet and cluster"},
+		{"selector without a fleet", strings.Replace(web, "{fleet: prod}", "{cluster: {name: c1}, clusterSelector: {}}", 1), "clusterSelector chooses members of a fleet: set fleet"},
+		{"cluster of no kind of ours", strings.Replace(web, "{fleet: prod}", "{cluster: {name: c1, kind: Machine}}", 1), "Unsupported value"},
 		{"H2: a label that is no string", "apiVersion: fleet.kurator.dev/v1alpha1\nkind: Fleet\nmetadata: {name: prod}\nspec: {clusters: [{name: c1, labels: {env: prod, gpu: true}}]}", "spec.clusters[0].labels.gpu"},
 		{"no kubeconfig", "apiVersion: cluster.kurator.dev/v1alpha1\nkind: AttachedCluster\nmetadata: {name: c}\nspec: {}", "exactly one of kubeconfig"},
 	} {
@@ -884,6 +952,7 @@ func TestAdmission(t *testing.T) {
 		})
 	}
 	h.Expect(create(app(oci, `[{helm: {values: {a: 1}}}]`))).To(Succeed())
+	h.Expect(create(strings.Replace(web, "{fleet: prod}", "{cluster: {name: c1, kind: Cluster}}", 1))).To(Succeed())
 }
 
 func TestRestoredApplicationHasItsObjectsBack(t *testing.T) {

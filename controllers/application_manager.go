@@ -25,13 +25,14 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
 )
 
 // Field indexes of the cache.
 const (
 	ownerIndex     = ".owner"     // generated objects by the name of their Application
 	claimIndex     = ".claim"     // HelmReleases by the bucket of the Helm release that they claim
-	fleetIndex     = ".fleets"    // Applications by the fleets that they go to
+	fleetIndex     = ".fleets"    // Applications by the fleets and single clusters that they go to
 	dependsOnIndex = ".dependsOn" // Applications by the Applications that they depend on
 )
 
@@ -49,7 +50,7 @@ func (r *ApplicationReconciler) SetupWithManager(ctx context.Context, mgr ctrl.M
 	b := ctrl.NewControllerManagedBy(mgr).
 		For(&appsv1.Application{}, changed).
 		Watches(&appsv1.Application{}, handler.EnqueueRequestsFromMapFunc(r.dependents), changed).
-		Watches(&fleetv1.Fleet{}, handler.EnqueueRequestsFromMapFunc(r.applicationsOf), changed).
+		Watches(&fleetv1.Fleet{}, handler.EnqueueRequestsFromMapFunc(r.applicationsOfFleet), changed).
 		Watches(&clusterv1.AttachedCluster{}, r.memberHandler(), builder.WithPredicates(memberChanged{})).
 		Watches(&clusterv1.Cluster{}, r.memberHandler(), builder.WithPredicates(memberChanged{}))
 	for _, kind := range generatedKinds {
@@ -73,7 +74,7 @@ func indexApplications(ctx context.Context, indexer client.FieldIndexer) error {
 	if err := indexer.IndexField(ctx, &helmv2.HelmRelease{}, claimIndex, func(o client.Object) []string { return []string{bucket(claimOf(o))} }); err != nil {
 		return err
 	}
-	if err := indexer.IndexField(ctx, &appsv1.Application{}, fleetIndex, func(o client.Object) []string { return fleetNames(o.(*appsv1.Application)) }); err != nil {
+	if err := indexer.IndexField(ctx, &appsv1.Application{}, fleetIndex, func(o client.Object) []string { return destinations(o.(*appsv1.Application)) }); err != nil {
 		return err
 	}
 	return indexer.IndexField(ctx, &appsv1.Application{}, dependsOnIndex, func(o client.Object) []string {
@@ -85,19 +86,22 @@ func indexApplications(ctx context.Context, indexer client.FieldIndexer) error {
 	})
 }
 
-// fleetNames returns the fleets that an Application goes to.
-func fleetNames(app *appsv1.Application) []string {
-	var names []string
+// destinations returns the keys of the fleets and single clusters that an Application goes to.
+func destinations(app *appsv1.Application) []string {
+	var keys []string
 	add := func(d *appsv1.ApplicationDestination) {
-		if d != nil && !slices.Contains(names, d.Fleet) {
-			names = append(names, d.Fleet)
+		if d == nil {
+			return
+		}
+		if key := application.DestinationKey(d); !slices.Contains(keys, key) {
+			keys = append(keys, key)
 		}
 	}
 	add(app.Spec.Destination)
 	for i := range app.Spec.SyncPolicies {
 		add(app.Spec.SyncPolicies[i].Destination)
 	}
-	return names
+	return keys
 }
 
 // dependents returns the Applications that depend on an Application, and, for when they end, those that it depends on.
@@ -109,20 +113,31 @@ func (r *ApplicationReconciler) dependents(ctx context.Context, o client.Object)
 	return requests
 }
 
-// applicationsOf returns the Applications that go to a fleet, and those that depend on them.
-func (r *ApplicationReconciler) applicationsOf(ctx context.Context, fleet client.Object) []reconcile.Request {
-	requests := r.indexed(ctx, fleet.GetNamespace(), fleetIndex, fleet.GetName())
+func (r *ApplicationReconciler) applicationsOfFleet(ctx context.Context, fleet client.Object) []reconcile.Request {
+	return r.applicationsOf(ctx, fleet.GetNamespace(), fleet.GetName())
+}
+
+// applicationsOf returns the Applications that go to a fleet or single cluster, by its key, and those that depend on them.
+func (r *ApplicationReconciler) applicationsOf(ctx context.Context, namespace, key string) []reconcile.Request {
+	requests := r.indexed(ctx, namespace, fleetIndex, key)
 	for _, request := range slices.Clone(requests) {
 		requests = append(requests, r.indexed(ctx, request.Namespace, dependsOnIndex, request.Name)...)
 	}
 	return requests
 }
 
-// applicationsFor returns the Applications that go to a fleet which has, or may have, a cluster.
+// applicationsFor returns the Applications that go to a cluster by its name, or to a fleet which has, or may have, it.
 func (r *ApplicationReconciler) applicationsFor(ctx context.Context, cluster client.Object) []reconcile.Request {
 	var requests []reconcile.Request
 	for _, fleet := range fleetsOf(ctx, r.Client, cluster) {
-		requests = append(requests, r.applicationsOf(ctx, fleet)...)
+		requests = append(requests, r.applicationsOfFleet(ctx, fleet)...)
+	}
+	kind := clusterv1.AttachedClusterKind
+	if _, ok := cluster.(*clusterv1.Cluster); ok {
+		kind = clusterv1.ClusterKind
+	}
+	for _, kind := range []string{kind, ""} { // as destinations name it, with its kind or without
+		requests = append(requests, r.applicationsOf(ctx, cluster.GetNamespace(), application.ClusterKey(kind, cluster.GetName()))...)
 	}
 	return requests
 }

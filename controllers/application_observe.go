@@ -31,7 +31,8 @@ type observed struct {
 	children map[object.Ref]client.Object
 	sources  map[object.Ref]client.Object
 
-	// fleets are the fleets that exist, by name, and unknown says why the members of a fleet are not known.
+	// fleets are the fleets that exist, by name, and unknown says why the members of a fleet are not known. A single
+	// cluster that a policy goes to is in neither: the scope has it.
 	fleets  map[string]*fleetv1.Fleet
 	unknown map[string]unknownFleet
 	// lookup returns a Flux object of the namespace, whoever owns it; nil if there is none.
@@ -127,6 +128,7 @@ func (r *ApplicationReconciler) next(ctx context.Context, namespace, name string
 	return names
 }
 
+// observeFleets fills in the members of fleets and of the single clusters that policies go to.
 func (r *ApplicationReconciler) observeFleets(ctx context.Context, obs *observed, names []string) error {
 	obs.fleets = map[string]*fleetv1.Fleet{}
 	if len(names) == 0 {
@@ -138,6 +140,10 @@ func (r *ApplicationReconciler) observeFleets(ctx context.Context, obs *observed
 	}
 	for _, name := range names {
 		if _, ok := obs.fleets[name]; ok {
+			continue
+		}
+		if one := application.OneCluster(name, obs.app.Namespace, clusters); one != nil {
+			obs.scope.Fleets[name] = one
 			continue
 		}
 		fleet := &fleetv1.Fleet{}

@@ -26,7 +26,9 @@ func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
 		}
 	}
 	sortObjects(surplus)
-	surplus = slices.DeleteFunc(surplus, func(live client.Object) bool { return o.missingMember(p, memberOf(live)) || p.nameless(live) })
+	surplus = slices.DeleteFunc(surplus, func(live client.Object) bool {
+		return o.missingMember(p, memberOf(live)) || o.goesNowhere(p, live) || p.nameless(live)
+	})
 
 	if unknown := o.unknownFleets(); len(unknown) > 0 && len(surplus) > 0 {
 		p.held = append(p.held, fmt.Sprintf("%d objects are not ended as long as the members are not all known: %s",
@@ -48,6 +50,21 @@ func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
 func (o *observed) missingMember(p *plan, key member.Key) bool {
 	s, ok := p.members[member.Key{Name: key.Name}]
 	return ok && key.Name != "" && s.protected
+}
+
+// goesNowhere says whether a child is of a policy that names a cluster which does not exist: as with a fleet that does
+// not exist, what it has elsewhere stays. Most likely the name has a mistake.
+func (o *observed) goesNowhere(p *plan, live client.Object) bool {
+	for _, policy := range o.state.Policies() {
+		if !policy.OneCluster || policy.Name != live.GetLabels()[appsv1.PolicyLabel] {
+			continue
+		}
+		if targets, _ := o.scope.Targets(policy); targets[0].Kind == "" {
+			p.held = append(p.held, fmt.Sprintf("%s is not ended as long as its policy's destination is unknown: %s", kindOf(live), targets[0].Message))
+			return true
+		}
+	}
+	return false
 }
 
 // nameless says whether a child has lost the label that says for which member it is.

@@ -33,8 +33,8 @@ import (
 // DefaultFleetInterval is how often a fleet is looked at when nothing happens.
 const DefaultFleetInterval = 10 * time.Minute
 
-// FleetReconciler says in the status of each Fleet who its members are and how they are. It generates nothing: what runs
-// on the members is for those who refer to the fleet.
+// FleetReconciler says in the status of each Fleet who its members are and how they are. It generates the ClusterConfig of
+// spec.policy.networkIsolation; what else runs on the members is for those who refer to the fleet.
 type FleetReconciler struct {
 	client.Client
 	record.EventRecorder
@@ -52,6 +52,8 @@ func (r *FleetReconciler) SetupWithManager(mgr ctrl.Manager, opts controller.Opt
 		For(&fleetv1.Fleet{}, changed).
 		Watches(&clusterv1.AttachedCluster{}, whenSettled(r.fleetsOf), builder.WithPredicates(memberChanged{})).
 		Watches(&clusterv1.Cluster{}, whenSettled(r.fleetsOf), builder.WithPredicates(memberChanged{})).
+		// The namespaces that a ClusterConfig declares are isolated as well.
+		Watches(&clusterv1.ClusterConfig{}, whenSettled(fleetOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(opts).
 		Complete(r)
 }
@@ -104,6 +106,10 @@ func (r *FleetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ct
 		return ctrl.Result{}, reconcile.TerminalError(err)
 	}
 	reportFleet(fleet, members)
+	if err := r.isolate(ctx, fleet); err != nil {
+		conditions.MarkFalse(fleet, meta.ReadyCondition, applyFailedReason, "spec.policy.networkIsolation: %s", shorten(err.Error()))
+		return ctrl.Result{}, err
+	}
 	interval := DefaultFleetInterval
 	if fleet.Spec.Interval != nil && fleet.Spec.Interval.Duration > 0 {
 		interval = fleet.Spec.Interval.Duration
@@ -129,7 +135,7 @@ func reportFleet(fleet *fleetv1.Fleet, members []member.Member) {
 		count[states[i].rank]++
 	}
 	fleet.Status.Members = summarize(states)
-	setNotInEffect(fleet, fleetNotInEffect(fleet))
+	setNotInEffect(fleet, fleetNotInEffect(fleet, members))
 
 	conditions.Delete(fleet, meta.StalledCondition)
 	conditions.Delete(fleet, meta.ReconcilingCondition)
@@ -149,7 +155,7 @@ func reportFleet(fleet *fleetv1.Fleet, members []member.Member) {
 }
 
 // fleetNotInEffect lists what a fleet declares that has no effect yet.
-func fleetNotInEffect(fleet *fleetv1.Fleet) []string {
+func fleetNotInEffect(fleet *fleetv1.Fleet, members []member.Member) []string {
 	var paths []string
 	if fleet.Spec.Plugin != nil {
 		paths = append(paths, "spec.plugin")
@@ -158,14 +164,26 @@ func fleetNotInEffect(fleet *fleetv1.Fleet) []string {
 		if p.Placement != nil {
 			paths = append(paths, "spec.policy.placement")
 		}
-		if p.NetworkIsolation {
-			paths = append(paths, "spec.policy.networkIsolation")
-		}
 		if p.Encryption != nil {
-			paths = append(paths, "spec.policy.encryption")
+			paths = append(paths, notEncrypted(members))
 		}
 	}
 	return paths
+}
+
+// notEncrypted says why spec.policy.encryption has no effect, by who runs the members' API servers.
+func notEncrypted(members []member.Member) string {
+	attached := 0
+	for i := range members {
+		if members[i].Kind != clusterv1.ClusterKind {
+			attached++
+		}
+	}
+	text := fmt.Sprintf("spec.policy.encryption (the API servers of %d attached members are not ours to configure: encrypt where they are run", attached)
+	if n := len(members) - attached; n > 0 {
+		text += fmt.Sprintf("; no provider provisions the other %d yet", n)
+	}
+	return text + ")"
 }
 
 // patchStatus writes the status if it has changed, in one request, as for an Application.

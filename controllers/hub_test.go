@@ -12,6 +12,7 @@ import (
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
+	artifacts "github.com/fluxcd/pkg/artifact/config"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/controllers/publisher"
 )
 
 // hub is a namespace of the test's API server, with the Fleet and Application controllers on it while they are started.
@@ -44,6 +46,7 @@ type hub struct {
 	ns       string
 	requests *requestLog
 	events   *record.FakeRecorder
+	stager   *ArtifactStager
 	stop     func()
 }
 
@@ -92,6 +95,14 @@ func (h *hub) start() *ApplicationReconciler {
 	apps := &ApplicationReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events}
 	h.Expect(apps.SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
 	h.Expect((&FleetReconciler{Client: mgr.GetClient(), EventRecorder: h.events}).SetupWithManager(mgr, controller.Options{})).To(Succeed())
+	store, err := publisher.New(artifacts.Options{StoragePath: h.t.TempDir(), StorageAddress: "127.0.0.1:0", StorageAdvAddress: "artifacts.test",
+		ArtifactRetentionTTL: time.Minute, ArtifactRetentionRecords: 2, ArtifactDigestAlgo: "sha256"})
+	h.Expect(err).NotTo(HaveOccurred())
+	baselines := &Baselines{}
+	h.stager = &ArtifactStager{Client: mgr.GetClient(), Publisher: store, Baselines: baselines}
+	h.Expect(h.stager.SetupWithManager(mgr, controller.Options{})).To(Succeed())
+	h.Expect((&ClusterConfigReconciler{Client: mgr.GetClient(), EventRecorder: h.events, Publisher: store, Baselines: baselines}).
+		SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

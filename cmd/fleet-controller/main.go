@@ -7,6 +7,7 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	artifacts "github.com/fluxcd/pkg/artifact/config"
 	"github.com/fluxcd/pkg/auth"
 	authutils "github.com/fluxcd/pkg/auth/utils"
 	pkgcache "github.com/fluxcd/pkg/cache"
@@ -40,6 +41,7 @@ import (
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers"
+	"github.com/fleetwright/fleetwright/controllers/publisher"
 )
 
 const controllerName = "fleet-controller"
@@ -78,6 +80,7 @@ type options struct {
 	tokenCache     pkgcache.TokenFlags
 	features       features.FeatureGates
 	logger         logger.Options
+	artifacts      artifacts.Options
 }
 
 func (o *options) bind(fs *flag.FlagSet) {
@@ -104,6 +107,7 @@ func (o *options) bind(fs *flag.FlagSet) {
 	o.tokenCache.BindFlags(fs, 100)
 	o.features.BindFlags(fs)
 	o.logger.BindFlags(fs)
+	o.artifacts.BindFlags(fs)
 }
 
 func main() {
@@ -146,6 +150,18 @@ func run(opts *options) error {
 		return fmt.Errorf("creating the event recorder: %w", err)
 	}
 
+	publisher, err := publisher.New(opts.artifacts)
+	if err != nil {
+		return err
+	}
+	server, err := publisher.Server()
+	if err != nil {
+		return err
+	}
+	if err := mgr.Add(server); err != nil {
+		return fmt.Errorf("adding the server of artifacts: %w", err)
+	}
+
 	if err := controllers.IndexChildren(ctx, mgr); err != nil {
 		return fmt.Errorf("indexing children: %w", err)
 	}
@@ -185,6 +201,25 @@ func run(opts *options) error {
 		Shard:         shard,
 	}).SetupWithManager(ctx, mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the Application controller: %w", err)
+	}
+
+	baselines := &controllers.Baselines{}
+	stager := &controllers.ArtifactStager{Client: mgr.GetClient(), Publisher: publisher, Baselines: baselines, Shard: shard}
+	if err := stager.SetupWithManager(mgr, rendering); err != nil {
+		return fmt.Errorf("setting up the stager of artifacts: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("artifacts", stager.Ready); err != nil {
+		return fmt.Errorf("adding the readiness check of artifacts: %w", err)
+	}
+	if err := (&controllers.ClusterConfigReconciler{
+		Client:        mgr.GetClient(),
+		EventRecorder: recorder,
+		Metrics:       durations,
+		Publisher:     publisher,
+		Baselines:     baselines,
+		Shard:         shard,
+	}).SetupWithManager(ctx, mgr, rendering); err != nil {
+		return fmt.Errorf("setting up the ClusterConfig controller: %w", err)
 	}
 
 	setupLog.Info("starting", "version", version)

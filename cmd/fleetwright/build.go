@@ -12,6 +12,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
 	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
@@ -22,6 +23,7 @@ type buildOptions struct {
 	members      []string
 	applications []string
 	strict       bool
+	expand       bool
 }
 
 func newBuild() *cobra.Command {
@@ -29,8 +31,8 @@ func newBuild() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build PATH...",
 		Short: "Print the Flux objects that a repository renders to",
-		Long: `Print the Flux objects that Fleetwright would apply for the Fleets, Applications and clusters in PATH: a file, a folder,
-or - for stdin. A folder is read with all that is below it; one with a kustomization.yaml is built. Other objects are
+		Long: `Print the Flux objects that Fleetwright would apply for the Fleets, Applications, ClusterConfigs and clusters in PATH: a
+file, a folder, or - for stdin. A folder is read with all that is below it; one with a kustomization.yaml is built. Other objects are
 passed over.
 
 It needs no cluster and opens no connection. What kubectl apply would refuse is refused, with file, line and field.
@@ -45,6 +47,9 @@ wrong; nothing is printed.`,
 
   # One file for each member, to look at in a pull request; warnings fail
   fleetwright build . --output-dir rendered --strict
+
+  # What ends up on a member of what ClusterConfigs render
+  fleetwright build . --member edge-7 --expand
 
   # Members that are on the hub and not in Git
   kubectl get attachedclusters,clusters -A -o yaml > members.yaml
@@ -65,6 +70,7 @@ wrong; nothing is printed.`,
 	f.StringVar(&o.source.Members, "members", "", "file, or -, with the AttachedClusters and Clusters of the hub, as kubectl get -o yaml prints them")
 	f.StringVarP(&o.source.Namespace, "namespace", "n", "default", "namespace of the objects that have none")
 	f.BoolVar(&o.strict, "strict", false, "fail on warnings")
+	f.BoolVar(&o.expand, "expand", false, "print what ends up on the members instead: the published files after kustomize. What is not rendered here, as Git sources and charts, is named and left out")
 	completion(cmd, "output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	completion(cmd, "member", completeFromPaths(&o.source, "AttachedCluster", "Cluster"))
 	completion(cmd, "application", completeFromPaths(&o.source, "Application"))
@@ -79,26 +85,34 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 		return fmt.Errorf("--output %s: has to be yaml or json", o.output)
 	case o.dir != "" && o.output != "yaml":
 		return errors.New("--output-dir writes YAML: leave --output out")
+	case o.expand && (o.dir != "" || o.output != "yaml"):
+		return errors.New("--expand prints YAML: leave --output and --output-dir out")
 	}
 	set, err := o.source.Read()
 	if err != nil {
 		return err
 	}
+	var baselines *baseline.Composition
+	set.Declared, baselines = baseline.Compose(set.Declared)
 	if err := o.checkNames(set); err != nil {
 		return err
 	}
 
 	result := application.Render(set.Declared)
+	result.Objects = append(baselines.Artifacts(), result.Objects...)
 	result = o.narrow(result)
-	if o.dir != "" {
+	switch {
+	case o.expand:
+		err = printExpanded(cmd.OutOrStdout(), cmd.ErrOrStderr(), result, baselines)
+	case o.dir != "":
 		err = writeDir(o.dir, result, o.complete(result))
-	} else {
+	default:
 		err = printObjects(cmd.OutOrStdout(), o.output, objects(result))
 	}
 	if err != nil {
 		return failure{exitFailed, err}
 	}
-	return o.report(cmd, set, result)
+	return o.report(cmd, set, result, baselines)
 }
 
 // complete says whether the result is all there is: then what is not in it is gone.
@@ -108,10 +122,14 @@ func (o *buildOptions) complete(r application.Result) bool {
 }
 
 // report writes the problems, the worst first.
-func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result application.Result) error {
+func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result application.Result, baselines *baseline.Composition) error {
 	var errs, warnings []error
-	for _, p := range group(result.Problems) {
-		err := fmt.Errorf("%s: Application %s: %s", set.Position(appsv1.ApplicationKind, p.Namespace, p.Application), p.Application, describe(p))
+	for _, p := range group(append(baselines.Problems, result.Problems...)) {
+		kind, name := appsv1.ApplicationKind, p.Application
+		if c := baselines.ConfigOf(p.Namespace, p.Application); c != nil { // what people have written
+			kind, name = c.Kind, c.Name
+		}
+		err := fmt.Errorf("%s: %s %s: %s", set.Position(kind, p.Namespace, name), kind, name, describe(p))
 		if p.Warning {
 			warnings = append(warnings, err)
 		} else {
@@ -224,8 +242,23 @@ func (o *buildOptions) checkNames(set *manifest.Set) error {
 	}
 	for _, a := range set.Applications {
 		applications = append(applications, a.Name)
+		members = append(members, namedClusters(a)...)
 	}
 	return errors.Join(checkNames("member", o.members, members), checkNames("application", o.applications, applications))
+}
+
+// namedClusters returns the clusters that an Application goes to by their names.
+func namedClusters(a *appsv1.Application) (names []string) {
+	add := func(d *appsv1.ApplicationDestination) {
+		if d != nil && d.Cluster != nil {
+			names = append(names, d.Cluster.Name)
+		}
+	}
+	add(a.Spec.Destination)
+	for i := range a.Spec.SyncPolicies {
+		add(a.Spec.SyncPolicies[i].Destination)
+	}
+	return names
 }
 
 func checkNames(flag string, wanted, known []string) error {

@@ -60,6 +60,11 @@ var listings = []listing{
 		columns:   memberColumns, row: memberRow,
 	},
 	{
+		use: "clusterconfigs", short: "List ClusterConfigs", aliases: []string{"clusterconfig", "baselines", "baseline"},
+		resources: []schema.GroupVersionResource{clusterv1.GroupVersion.WithResource("clusterconfigs")},
+		columns:   memberColumns, row: memberRow,
+	},
+	{
 		use: "clusters", short: "List AttachedClusters and Clusters", aliases: []string{"cluster", "attachedclusters", "attachedcluster"},
 		resources: []schema.GroupVersionResource{clusterv1.GroupVersion.WithResource("attachedclusters"), clusterv1.GroupVersion.WithResource("clusters")},
 		columns:   []string{"NAME", "KIND", "READY", "VERSION", "NODES", "EXPIRES", "AGE", "STATUS"}, row: clusterRow,
@@ -108,7 +113,7 @@ func newGet() *cobra.Command {
 	var h hub
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get fleets|applications|clusters [NAME]",
+		Use:   "get fleets|applications|clusterconfigs|clusters [NAME]",
 		Short: "Show what the hub has",
 		Example: `  # The fleets of all namespaces, and the members that are not well
   fleetwright get fleets -A -o wide
@@ -120,7 +125,7 @@ func newGet() *cobra.Command {
   fleetwright get clusters`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("get %s: has to be fleets, applications or clusters", args[0])
+				return fmt.Errorf("get %s: has to be fleets, applications, clusterconfigs or clusters", args[0])
 			}
 			return cmd.Help()
 		},

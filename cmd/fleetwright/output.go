@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,10 +14,12 @@ import (
 	"slices"
 	"strings"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
@@ -36,6 +39,33 @@ func printObjects(w io.Writer, format string, objects []*object.Object) error {
 		if _, err := fmt.Fprintf(w, "---\n%s", b); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// printExpanded writes what the Kustomizations on rendered files put on each member.
+func printExpanded(w, warn io.Writer, result application.Result, baselines *baseline.Composition) error {
+	left := map[string]int{}
+	for _, r := range result.Objects {
+		files := baselines.Files(r)
+		if isSource(r) {
+			continue
+		}
+		spec, ok := r.Spec.(*kustomizev1.KustomizationSpec)
+		if !ok || files == nil {
+			left[r.Kind+" of Application "+r.Application]++
+			continue
+		}
+		b, err := baseline.Expand(files, spec.Patches, spec.Path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.Ref(), err)
+		}
+		if _, err := fmt.Fprintf(w, "---\n# %s, by %s\n%s", cmp.Or(r.Member.Name, "the hub"), r.Ref(), b); err != nil {
+			return err
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(left)) {
+		fmt.Fprintf(warn, "not expanded: %d %s, whose source is not rendered here\n", left[what], what)
 	}
 	return nil
 }

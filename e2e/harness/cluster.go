@@ -150,7 +150,7 @@ func (c *Cluster) startControllerManager(ctx context.Context) error {
 		"--kubeconfig=" + c.KubeconfigFile, "--leader-elect=false",
 		"--bind-address=127.0.0.1", "--secure-port=" + port, "--cert-dir=" + c.path("controller-manager"),
 		"--service-account-private-key-file=" + c.path("sa.key"),
-		"--controllers=namespace-controller,garbage-collector-controller,serviceaccount-controller,serviceaccount-token-controller,clusterrole-aggregation-controller",
+		"--controllers=daemonset-controller,namespace-controller,garbage-collector-controller,serviceaccount-controller,serviceaccount-token-controller,clusterrole-aggregation-controller",
 		"--kube-api-qps=200", "--kube-api-burst=400",
 	}, nil, "https://"+addr+"/healthz")
 	return err

@@ -21,7 +21,13 @@ func (e *Env) StartController(ctx context.Context, args ...string) (err error) {
 	if err != nil {
 		return err
 	}
-	args = append([]string{"--enable-leader-election=false", "--log-level=debug"}, args...)
+	if e.artifactsAddr == "" { // after a restart it is the same, as that of a Service is
+		if e.artifactsAddr, err = freeAddr(); err != nil {
+			return err
+		}
+	}
+	args = append([]string{"--enable-leader-election=false", "--log-level=debug", "--storage-path=" + filepath.Join(e.Dir, "rendered"),
+		"--storage-addr=" + e.artifactsAddr, "--storage-adv-addr=" + e.artifactsAddr}, args...)
 	e.Controller, err = e.startController(ctx, controllerName, "", kubeconfig, args...)
 	return err
 }

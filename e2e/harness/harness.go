@@ -67,6 +67,8 @@ type Env struct {
 	Dir string
 
 	etcd *Process
+	// artifactsAddr is where Fleetwright's controller serves what it rendered.
+	artifactsAddr string
 }
 
 // Start starts all but Fleetwright's controller. The caller closes the Env; on an error nothing is left running.

@@ -31,12 +31,14 @@ func TestAdmission(t *testing.T) {
 			kinds[o.GetKind()]++
 		}
 	}
-	s.Expect(names(kinds)).To(Equal([]string{"Application", "AttachedCluster", "Cluster", "Fleet"}))
+	s.Expect(names(kinds)).To(Equal([]string{"Application", "AttachedCluster", "Cluster", "ClusterConfig", "Fleet"}))
 
 	t.Log("what would only fail on the members later is refused, with what to do")
 	for says, change := range map[string][]string{
 		"unknown field \"spec.destinations\"":        {"destination: {fleet: prod}", "destinations: {fleet: prod}"},
 		"source needs exactly one of":                {"source: {", "source: {ociRepository: {url: oci://example.org/a, interval: 1h}, "},
+		"a destination needs exactly one of":         {"destination: {fleet: prod}", "destination: {fleet: prod, cluster: {name: c1}}"},
+		"clusterSelector chooses members":            {"destination: {fleet: prod}", "destination: {cluster: {name: c1}, clusterSelector: {}}"},
 		"a sync policy needs exactly one of":         {"- name: app\n", "- name: app\n    helm: {}\n"},
 		"two syncPolicies have the same name":        {"syncPolicies:\n", "syncPolicies:\n  - {name: app, kustomization: {}}\n"},
 		"an override needs clusters":                 {"- selector: {matchLabels: {size: large}}\n      ", "- "},

@@ -95,7 +95,7 @@ func begin(t *testing.T) *scenario {
 
 // tellState prints the conditions of what is in the namespace, so that a failure can be understood.
 func (s *scenario) tellState() {
-	out, err := s.run("kubectl", "get", "fleets,attachedclusters,applications,kustomizations,helmreleases,gitrepositories,helmcharts")
+	out, err := s.run("kubectl", "get", "fleets,attachedclusters,clusterconfigs,externalartifacts,applications,kustomizations,helmreleases,gitrepositories,helmcharts")
 	s.t.Logf("in namespace %s: %v\n%s", s.ns, err, out)
 }
 

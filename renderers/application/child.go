@@ -33,8 +33,8 @@ type Child struct {
 
 // Scope is what rendering knows beside the Application: where everybody goes.
 type Scope struct {
-	// Fleets are the fleets that the Application and those it depends on go to, by name. One that does not exist, or
-	// whose members are not known, is not in it.
+	// Fleets are the fleets that the Application and those it depends on go to, by DestinationKey. One that does not
+	// exist, or whose members are not known, is not in it.
 	Fleets map[string]*Fleet
 	// Dependencies are the Applications that the Application depends on and that exist, by name.
 	Dependencies map[string]*Program
@@ -111,7 +111,7 @@ func (p *Program) Child(scope *Scope, policy *Policy, m *member.Member) (*Child,
 	}
 	spec, err := v.render(func() map[string]any { return p.facts(policy, m) })
 	if err != nil {
-		return nil, fmt.Errorf("%s.%w", policy.field(), err)
+		return nil, fmt.Errorf("%s.%w", policy.field(), policy.explainNoFleet(err))
 	}
 	if errs := validation.IsValidLabelValue(m.Labels[ShardLabel]); len(errs) > 0 {
 		return nil, invalid("label "+ShardLabel+" of the member", m.Labels[ShardLabel], errs)
@@ -189,6 +189,8 @@ func (p *Program) facts(policy *Policy, m *member.Member) map[string]any {
 	facts := map[string]any{"application": map[string]any{"name": p.name, "namespace": p.namespace}}
 	if m.Name != "" {
 		facts["cluster"] = map[string]any{"name": m.Name, "kind": m.Kind, "labels": m.Labels}
+	}
+	if m.Name != "" && !policy.OneCluster {
 		facts["fleet"] = map[string]any{"name": policy.Fleet}
 	}
 	return facts
@@ -197,7 +199,9 @@ func (p *Program) facts(policy *Policy, m *member.Member) map[string]any {
 func (p *Program) childMetadata(policy *Policy, m *member.Member) object.Metadata {
 	meta := p.metadata(p.ChildName(policy, m), policy)
 	if m.Name != "" {
-		meta.Labels[fleetv1.FleetLabel] = policy.Fleet
+		if !policy.OneCluster {
+			meta.Labels[fleetv1.FleetLabel] = policy.Fleet
+		}
 		meta.Labels[fleetv1.MemberLabel] = m.Name
 		meta.Labels[fleetv1.MemberKindLabel] = m.Kind
 		if shard := m.Labels[ShardLabel]; shard != "" {

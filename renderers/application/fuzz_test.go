@@ -136,7 +136,8 @@ func fuzzDeclared(r *rand.Rand, template, label, values string) Declared {
 
 	for i := range 1 + r.IntN(3) {
 		app := &appsv1.Application{ObjectMeta: metav1.ObjectMeta{Name: name("app", i), Namespace: namespace}}
-		app.Spec.Destination = pickOne(r, nil, &appsv1.ApplicationDestination{Fleet: fleet.Name, ClusterSelector: selector()})
+		app.Spec.Destination = pickOne(r, nil, &appsv1.ApplicationDestination{Fleet: fleet.Name, ClusterSelector: selector()},
+			&appsv1.ApplicationDestination{Cluster: &appsv1.ClusterReference{Name: pick(d.AttachedClusters[0].Name, "missing"), Kind: pick("", "AttachedCluster", "Cluster")}})
 		app.Spec.Source = pickOne(r,
 			appsv1.ApplicationSource{GitRepository: &appsv1.GitRepositorySource{}},
 			appsv1.ApplicationSource{HelmRepository: &sourcev1.HelmRepositorySpec{Type: pick("", "oci")}},

@@ -45,8 +45,11 @@ type Policy struct {
 	Name string
 	// Kind of the children: Kustomization or HelmRelease.
 	Kind string
-	// Fleet is the fleet that the policy goes to. It is empty if the policy goes to the hub itself.
+	// Fleet is the DestinationKey: the fleet that the policy goes to, or what stands for it where that is one cluster. It
+	// is empty if the policy goes to the hub itself.
 	Fleet string
+	// OneCluster says that the destination names a cluster.
+	OneCluster bool
 	// HasSelector says that the destination selects among the fleet's members.
 	HasSelector bool
 
@@ -116,7 +119,7 @@ func (p *Program) DependsOn() []string { return p.dependsOn }
 // NotInEffect lists what the Application declares that has no effect, each by its path, with the reason if there is one.
 func (p *Program) NotInEffect() []string { return p.notInEffect }
 
-// Fleets returns the names of the fleets that the policies go to, sorted.
+// Fleets returns the DestinationKeys of the policies, sorted.
 func (p *Program) Fleets() []string {
 	var names []string
 	for _, policy := range p.policies {
@@ -148,7 +151,10 @@ func (p *Program) compilePolicy(app *appsv1.Application, i int) (*Policy, error)
 		destination = app.Spec.Destination
 	}
 	if destination != nil {
-		policy.Fleet = destination.Fleet
+		if err := checkDestination(destination); err != nil {
+			return nil, err
+		}
+		policy.Fleet, policy.OneCluster = DestinationKey(destination), destination.Cluster != nil
 		if destination.ClusterSelector != nil {
 			selector, err := metav1.LabelSelectorAsSelector(destination.ClusterSelector)
 			if err != nil {

@@ -16,6 +16,7 @@ import (
 type Declared struct {
 	Applications     []*appsv1.Application
 	Fleets           []*fleetv1.Fleet
+	ClusterConfigs   []*clusterv1.ClusterConfig
 	AttachedClusters []*clusterv1.AttachedCluster
 	Clusters         []*clusterv1.Cluster
 }
@@ -88,7 +89,6 @@ func Render(d Declared) Result {
 		names:    map[namespaced]Rendered{},
 		releases: map[namespaced]Rendered{},
 	}
-	r.fleets, r.fleetErrors = d.fleets()
 	apps := slices.Clone(d.Applications)
 	slices.SortFunc(apps, func(a, b *appsv1.Application) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
@@ -101,6 +101,7 @@ func Render(d Declared) Result {
 			r.programs[key] = program
 		}
 	}
+	r.fleets, r.fleetErrors = d.fleets(r.programs)
 	for _, app := range apps {
 		key := namespaced{app.Namespace, app.Name}
 		if err := r.invalid[key]; err != nil {
@@ -112,21 +113,31 @@ func Render(d Declared) Result {
 	return r.Result
 }
 
-// fleets resolves all fleets, by namespace and name.
-func (d Declared) fleets() (map[string]map[string]*Fleet, map[namespaced]error) {
+// fleets resolves all fleets, and the single clusters that Applications go to, by namespace and DestinationKey.
+func (d Declared) fleets(programs map[namespaced]*Program) (map[string]map[string]*Fleet, map[namespaced]error) {
 	fleets, errs := map[string]map[string]*Fleet{}, map[namespaced]error{}
 	clusters := map[string]member.Clusters{}
-	for _, f := range d.Fleets {
-		if _, ok := clusters[f.Namespace]; !ok {
-			clusters[f.Namespace] = member.NewClusters(inNamespace(d.AttachedClusters, f.Namespace), inNamespace(d.Clusters, f.Namespace))
-			fleets[f.Namespace] = map[string]*Fleet{}
+	in := func(namespace string) member.Clusters {
+		if _, ok := clusters[namespace]; !ok {
+			clusters[namespace] = member.NewClusters(inNamespace(d.AttachedClusters, namespace), inNamespace(d.Clusters, namespace))
+			fleets[namespace] = map[string]*Fleet{}
 		}
-		members, err := member.Resolve(f, clusters[f.Namespace])
+		return clusters[namespace]
+	}
+	for _, f := range d.Fleets {
+		members, err := member.Resolve(f, in(f.Namespace))
 		if err != nil {
 			errs[namespaced{f.Namespace, f.Name}] = err
 			continue
 		}
 		fleets[f.Namespace][f.Name] = NewFleet(members)
+	}
+	for _, p := range programs {
+		for _, key := range p.Fleets() {
+			if one := OneCluster(key, p.namespace, in(p.namespace)); one != nil {
+				fleets[p.namespace][key] = one
+			}
+		}
 	}
 	return fleets, errs
 }

@@ -146,6 +146,15 @@ func TestCompileErrors(t *testing.T) {
 		}, "spec.syncPolicies[0]: helm.values: has to be a map"},
 		{"selector", func(s *appsv1.ApplicationSpec) { s.Destination.ClusterSelector = invalid },
 			`spec.syncPolicies[0]: destination.clusterSelector: "Maybe" is not a valid label selector operator`},
+		{"no destination in a destination", func(s *appsv1.ApplicationSpec) { s.Destination = &appsv1.ApplicationDestination{} },
+			"spec.syncPolicies[0]: destination: exactly one of fleet and cluster is needed"},
+		{"fleet and cluster", func(s *appsv1.ApplicationSpec) { s.Destination.Cluster = &appsv1.ClusterReference{Name: "c1"} },
+			"spec.syncPolicies[0]: destination: exactly one of fleet and cluster is needed"},
+		{"selector of a cluster", func(s *appsv1.ApplicationSpec) {
+			s.Destination = &appsv1.ApplicationDestination{Cluster: &appsv1.ClusterReference{Name: "c1"}, ClusterSelector: &metav1.LabelSelector{}}
+		}, "spec.syncPolicies[0]: destination.clusterSelector chooses members of a fleet: set fleet"},
+		{"fleet that looks like a cluster", func(s *appsv1.ApplicationSpec) { s.Destination.Fleet = ClusterKey("", "c1") },
+			`spec.syncPolicies[0]: destination.fleet: "cluster//c1" is no name of a Fleet`},
 		{"override selector", func(s *appsv1.ApplicationSpec) {
 			s.SyncPolicies[0].Overrides = []appsv1.Override{{Clusters: []string{"c1"}, Kustomization: &appsv1.KustomizationOverride{}},
 				{Selector: invalid, Kustomization: &appsv1.KustomizationOverride{}}}
@@ -172,6 +181,29 @@ func TestCompileErrors(t *testing.T) {
 				{Namespace: "default", Application: "web", Reason: InvalidReason, Message: err.Error()}}}))
 		})
 	}
+}
+
+// TestFleetToCluster holds that a member keeps its object when it is reached by its name and not through a fleet any more.
+func TestFleetToCluster(t *testing.T) {
+	g := NewWithT(t)
+	declared := readCase(t, "one-cluster")
+	apps := declared.Applications
+	render := func(d appsv1.ApplicationDestination) Rendered {
+		app := testApplication(func(s *appsv1.ApplicationSpec) { s.Destination = &d })
+		declared.Applications = []*appsv1.Application{app}
+		r := Render(declared)
+		g.Expect(r.Problems).To(BeEmpty())
+		g.Expect(r.Objects).To(HaveLen(2))
+		return r.Objects[1]
+	}
+	fleet, cluster := render(*apps[0].Spec.Destination), render(*apps[1].Spec.Destination)
+	g.Expect(cluster.Member).To(Equal(fleet.Member))
+	g.Expect(cluster.Spec).To(Equal(fleet.Spec))
+	g.Expect(cluster.Metadata.Labels).NotTo(HaveKey(fleetv1.FleetLabel))
+	delete(fleet.Metadata.Labels, fleetv1.FleetLabel)
+	delete(fleet.Metadata.Annotations, fleetv1.DigestAnnotation)
+	delete(cluster.Metadata.Annotations, fleetv1.DigestAnnotation)
+	g.Expect(cluster.Metadata).To(Equal(fleet.Metadata))
 }
 
 // TestMemberErrors is about what is known of one member only.

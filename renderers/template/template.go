@@ -74,8 +74,8 @@ func (l list) execute(facts map[string]any) (any, error) {
 	return out, nil
 }
 
-// text is a string with templates: literal text where action is nil.
-type text struct {
+// textNode is a string with templates: literal text where action is nil.
+type textNode struct {
 	path     string
 	segments []segment
 }
@@ -89,7 +89,7 @@ type segment struct {
 // mark. No label, name or YAML scalar holds the character.
 const typedMark = "\x00"
 
-func (t text) execute(facts map[string]any) (any, error) {
+func (t textNode) execute(facts map[string]any) (any, error) {
 	var out bytes.Buffer
 	for _, s := range t.segments {
 		if s.action == nil {
@@ -200,7 +200,7 @@ func join(path, key string) string {
 // an action: shell here-documents and shifts, which Kurator's users have in their values, stay what they are.
 // A backslash before << makes an action literal.
 func compileText(s, path string) (node, error) {
-	t := text{path: path}
+	t := textNode{path: path}
 	var literal strings.Builder
 	dynamic, escaped := false, false
 	for {
@@ -258,6 +258,7 @@ var functions = template.FuncMap{
 	"index":      index,
 	"number":     number,
 	"bool":       boolean,
+	"json":       forJSON,
 	"lower":      strings.ToLower,
 	"upper":      strings.ToUpper,
 	"replace":    replace,
@@ -348,4 +349,87 @@ func boolean(s string) (string, error) {
 		return "", fmt.Errorf("%q is neither true nor false", s)
 	}
 	return typedMark + s, nil
+}
+
+// JSONText returns a string as text of a JSON value that is a template again: to be put into a patch, say, which is
+// executed later as a whole. What is literal is escaped, and what an action prints will be. The text is empty if the
+// string has no action; then literal is what the string stands for.
+func JSONText(s string) (text, literal string, err error) {
+	n, err := compileText(s, "")
+	if err != nil {
+		return "", "", errors.New(strings.TrimPrefix(err.Error(), ": "))
+	}
+	t, ok := n.(textNode)
+	if !ok {
+		return "", n.(static).value.(string), nil
+	}
+	var out strings.Builder
+	dynamic := false
+	for _, segment := range t.segments {
+		if segment.action == nil {
+			out.WriteString(quoted(segment.literal))
+			literal += segment.literal
+			continue
+		}
+		dynamic = true
+		action, err := piped(segment.literal)
+		if err != nil {
+			return "", "", fmt.Errorf("%s: %w", segment.literal, err)
+		}
+		if len(t.segments) == 1 && typed.MatchString(segment.literal) {
+			return action, "", nil
+		}
+		out.WriteString(action)
+	}
+	if !dynamic {
+		return "", literal, nil
+	}
+	return `"` + out.String() + `"`, "", nil
+}
+
+// typed matches an action that prints a JSON value which is no string.
+var typed = regexp.MustCompile(`\|\s*(number|bool)\s*-?>>$`)
+
+// piped has an action print for JSON, and writes its strings so that they can stand in one.
+func piped(action string) (string, error) {
+	inner := strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(action, "<<"), ">>"))
+	inner = strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(inner, "- "), " -"))
+	var out strings.Builder
+	for inner != "" {
+		if inner[0] != '"' && inner[0] != '`' {
+			out.WriteByte(inner[0])
+			inner = inner[1:]
+			continue
+		}
+		prefix, err := strconv.QuotedPrefix(inner)
+		if err != nil {
+			return "", err
+		}
+		value, err := strconv.Unquote(prefix)
+		if err != nil {
+			return "", err
+		}
+		if strings.ContainsFunc(value, func(r rune) bool { return r == '"' || r == '\\' || r == '`' || r < ' ' }) {
+			return "", fmt.Errorf("%s: quotes, backslashes and control characters cannot be in a string here", prefix)
+		}
+		out.WriteString("`" + value + "`")
+		inner = inner[len(prefix):]
+	}
+	if strings.ContainsAny(out.String(), `"\'`) {
+		return "", errors.New("quotes and backslashes cannot be here")
+	}
+	return "<< " + out.String() + " | json >>", nil
+}
+
+// forJSON escapes a string for the inside of a JSON string; what number and bool print is a value of its own.
+func forJSON(s string) string {
+	if value, ok := strings.CutPrefix(s, typedMark); ok {
+		return value
+	}
+	return quoted(s)
+}
+
+func quoted(s string) string {
+	b, _ := json.Marshal(s) // of a string it cannot fail
+	return string(b[1 : len(b)-1])
 }

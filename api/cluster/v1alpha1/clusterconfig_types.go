@@ -18,9 +18,9 @@ const ClusterConfigKind = "ClusterConfig"
 // ClusterConfigSpec says what every member of the target has. It is rendered to manifests that all members share; Flux
 // applies them, corrects what is changed by hand, and prunes what is taken out.
 //
-// Any string below but names and namespaces may hold member facts between << and >>, as in an Application:
-// << .cluster.name >>, << index .cluster.labels "region" >>, << .fleet.name >>. A fact that a member lacks is an error for
-// that member alone.
+// Any string below but names, namespaces and the quantities of limitRanges may hold member facts between << and >>, as in an
+// Application: << .cluster.name >>, << index .cluster.labels "region" >>, << .fleet.name >>. A fact that a member lacks is an
+// error for that member alone.
 type ClusterConfigSpec struct {
 	// Target is where the baseline holds.
 	// +required
@@ -192,7 +192,18 @@ type BaselineResourceQuota struct {
 	// +required
 	Namespace NamespaceName `json:"namespace"`
 
-	corev1.ResourceQuotaSpec `json:",inline"`
+	// Hard are the limits by resource, as quantities; a string may hold member facts.
+	// +required
+	Hard map[string]intstr.IntOrString `json:"hard"`
+
+	// Scopes of what is counted.
+	// +kubebuilder:validation:MaxItems=16
+	// +optional
+	Scopes []corev1.ResourceQuotaScope `json:"scopes,omitempty"`
+
+	// ScopeSelector chooses what is counted.
+	// +optional
+	ScopeSelector *corev1.ScopeSelector `json:"scopeSelector,omitempty"`
 }
 
 // BaselineLimitRange is a LimitRange.
@@ -409,6 +420,7 @@ type BaselineStorageClass struct {
 type BaselineManifests struct {
 	// Objects in full. A Secret is refused: what is published can be read by everyone who reaches the controller.
 	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:XEmbeddedResource
 	// +optional
 	Objects []EmbeddedObject `json:"objects,omitempty"`
 
@@ -428,7 +440,6 @@ type BaselineManifests struct {
 }
 
 // EmbeddedObject is a Kubernetes object.
-// +kubebuilder:validation:EmbeddedResource
 // +kubebuilder:pruning:PreserveUnknownFields
 // +kubebuilder:validation:XValidation:rule="self.kind != 'Secret' || self.apiVersion != 'v1'",message="a Secret must not be published: keep it in Git with SOPS and deliver it by an Application"
 // +kubebuilder:validation:XValidation:rule="has(self.metadata.name)",message="an object needs metadata.name"

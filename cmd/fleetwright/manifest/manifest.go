@@ -44,8 +44,8 @@ type id struct{ kind, namespace, name string }
 func (s Source) Read() (*Set, error) {
 	set := &Set{admissions: admissions{}, positions: map[id]Position{}}
 	err := set.read(s.Paths, s, false)
-	if len(set.Fleets)+len(set.Applications)+len(set.AttachedClusters)+len(set.Clusters) == 0 {
-		set.Warnings = append(set.Warnings, fmt.Errorf("no Fleet, Application, AttachedCluster or Cluster in %s", strings.Join(s.Paths, ", ")))
+	if len(set.Fleets)+len(set.Applications)+len(set.ClusterConfigs)+len(set.AttachedClusters)+len(set.Clusters) == 0 {
+		set.Warnings = append(set.Warnings, fmt.Errorf("no Fleet, Application, ClusterConfig, AttachedCluster or Cluster in %s", strings.Join(s.Paths, ", ")))
 	}
 	if s.Members == "" {
 		return set, err
@@ -121,6 +121,8 @@ func (s *Set) add(d Document, namespace string, live bool) error {
 		err = decode(d.Object, &s.AttachedClusters)
 	case clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind).GroupKind():
 		err = decode(d.Object, &s.Clusters)
+	case clusterv1.GroupVersion.WithKind(clusterv1.ClusterConfigKind).GroupKind():
+		err = decode(d.Object, &s.ClusterConfigs)
 	}
 	if err != nil {
 		return d.Start.errorf("%s %s: %w", key.kind, key.name, err)

@@ -33,6 +33,7 @@ func TestAccepted(t *testing.T) {
 const (
 	fleetHead = "apiVersion: fleet.kurator.dev/v1alpha1\nkind: Fleet\nmetadata:\n  name: prod\n"
 	appHead   = "apiVersion: apps.kurator.dev/v1alpha1\nkind: Application\nmetadata:\n  name: web\n"
+	appTail   = "  source:\n    gitRepository: {url: https://example.org/x, interval: 1m}\n  syncPolicies:\n  - kustomization: {}\n"
 	memberDoc = "apiVersion: cluster.kurator.dev/v1alpha1\nkind: AttachedCluster\nmetadata:\n  name: c1\nspec:\n  kubeconfig: {name: c1}\n"
 )
 
@@ -58,6 +59,14 @@ var refused = []struct {
 	{"pattern", fleetHead + "spec:\n  interval: 5 minutes\n", []string{"f.yaml:6: Fleet prod: spec.interval: Invalid value"}},
 	{"rule", appHead + "spec:\n  source:\n    gitRepository: {url: https://example.org/x, interval: 1m}\n  syncPolicies:\n  - {}\n",
 		[]string{"f.yaml:9: Application web: spec.syncPolicies[0]: Invalid value: a sync policy needs exactly one of kustomization and helm"}},
+	{"destination of nothing", appHead + "spec:\n  destination: {}\n" + appTail,
+		[]string{"f.yaml:6: Application web: spec.destination: Invalid value: a destination needs exactly one of fleet and cluster"}},
+	{"destination of both", appHead + "spec:\n  destination: {fleet: prod, cluster: {name: c1}}\n" + appTail,
+		[]string{"f.yaml:6: Application web: spec.destination: Invalid value: a destination needs exactly one of fleet and cluster"}},
+	{"destination that selects of a cluster", appHead + "spec:\n  destination: {cluster: {name: c1}, clusterSelector: {}}\n" + appTail,
+		[]string{"f.yaml:6: Application web: spec.destination: Invalid value: clusterSelector chooses members of a fleet: set fleet"}},
+	{"destination of an unknown kind", appHead + "spec:\n  destination: {cluster: {name: c1, kind: Machine}}\n" + appTail,
+		[]string{`f.yaml:6: Application web: spec.destination.cluster.kind: Unsupported value: "Machine": supported values: "Cluster", "AttachedCluster"`}},
 	{"rule on the name", strings.Replace(fleetHead, "prod", strings.Repeat("x", 64), 1),
 		[]string{"f.yaml:1: Fleet " + strings.Repeat("x", 64) + ": Invalid value: the name of a Fleet becomes a label value and must have at most 63 characters"}},
 	{"name", strings.Replace(fleetHead, "prod", "Prod_1", 1), []string{`f.yaml:4: Fleet Prod_1: metadata.name: Invalid value: "Prod_1"`}},
@@ -135,7 +144,7 @@ func TestUnknownKind(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(set.Warnings).To(HaveExactElements(
 		MatchError("stdin:1: fleet.kurator.dev/v1alpha1 has no kind Flet: ignored"),
-		MatchError("no Fleet, Application, AttachedCluster or Cluster in -"),
+		MatchError("no Fleet, Application, ClusterConfig, AttachedCluster or Cluster in -"),
 	))
 }
 

@@ -1,0 +1,162 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fluxcd/pkg/runtime/conditions"
+	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	"github.com/fleetwright/fleetwright/controllers/publisher"
+	"github.com/fleetwright/fleetwright/renderers/baseline"
+)
+
+// +kubebuilder:rbac:groups=cluster.kurator.dev,resources=clusterconfigs,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=cluster.kurator.dev,resources=clusterconfigs/status,verbs=patch
+// +kubebuilder:rbac:groups=cluster.kurator.dev,resources=clusterconfigs/finalizers,verbs=update
+// +kubebuilder:rbac:groups=apps.kurator.dev,resources=applications,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=source.toolkit.fluxcd.io,resources=externalartifacts,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=source.toolkit.fluxcd.io,resources=externalartifacts/status,verbs=patch
+
+// ClusterConfigFinalizer keeps a ClusterConfig until its Applications have ended.
+const ClusterConfigFinalizer = "cluster.kurator.dev/baseline"
+
+// ClusterConfigReconciler turns each ClusterConfig into one published artifact, and one Application that delivers it:
+// how it reaches the members, and leaves them, is the Application's.
+type ClusterConfigReconciler struct {
+	client.Client
+	record.EventRecorder
+	runtimectrl.Metrics
+	// Publisher is where the rendered files are fetched from.
+	Publisher publisher.Publisher
+	// Baselines are what was rendered, shared with the stager.
+	Baselines *Baselines
+	// Shard selects the ClusterConfigs to look after; nil selects all.
+	Shard labels.Selector
+
+	written written[*clusterv1.ClusterConfig]
+}
+
+// Reconcile publishes one ClusterConfig and brings its Applications to what is declared.
+func (r *ClusterConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, err error) {
+	start := time.Now()
+	cached := &clusterv1.ClusterConfig{}
+	if err := r.Get(ctx, req.NamespacedName, cached); err != nil {
+		if client.IgnoreNotFound(err) == nil {
+			r.written.forget(req.NamespacedName)
+		}
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if r.Shard != nil && !r.Shard.Matches(labels.Set(cached.Labels)) {
+		return ctrl.Result{}, nil
+	}
+	cached = r.written.latest(cached)
+	config := cached.DeepCopy()
+	defer func() {
+		err = errors.Join(err, r.patchStatus(ctx, cached, config))
+		r.RecordDuration(ctx, config, start)
+	}()
+
+	if deleting(config) {
+		return ctrl.Result{}, r.finalize(ctx, config)
+	}
+	if suspended(config, config.Spec.Suspend) {
+		setSuspended(config, config.Annotations, &config.Status.ReconcileRequestStatus)
+		return ctrl.Result{}, r.passOn(ctx, config)
+	}
+	conditions.Delete(config, suspendedCondition)
+	if !controllerutil.ContainsFinalizer(config, ClusterConfigFinalizer) {
+		before := config.DeepCopy()
+		controllerutil.AddFinalizer(config, ClusterConfigFinalizer)
+		if err := r.Patch(ctx, config, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner)); err != nil {
+			return ctrl.Result{}, err
+		}
+		config.Status = before.Status
+	}
+
+	rendered, err := r.Baselines.Render(config)
+	if err != nil {
+		config.Status.ObservedGeneration = config.Generation
+		setStalled(config, invalidReason, err)
+		return ctrl.Result{}, reconcile.TerminalError(err)
+	}
+	if err := r.deliver(ctx, config, rendered); err != nil {
+		if errors.Is(err, errNotOurs) {
+			config.Status.ObservedGeneration = config.Generation
+			setStalled(config, notOursReason, err)
+			return ctrl.Result{}, reconcile.TerminalError(err)
+		}
+		conditions.MarkFalse(config, "Ready", applyFailedReason, "%s", shorten(err.Error()))
+		return ctrl.Result{}, err
+	}
+	if err := r.passOn(ctx, config); err != nil {
+		return ctrl.Result{}, err
+	}
+	return ctrl.Result{}, r.report(ctx, config, rendered)
+}
+
+// patchStatus writes the status if it has changed, in one request, as for an Application.
+func (r *ClusterConfigReconciler) patchStatus(ctx context.Context, before, after *clusterv1.ClusterConfig) error {
+	if equality.Semantic.DeepEqual(before.Status, after.Status) {
+		return nil
+	}
+	announce(r.EventRecorder, before, after)
+	patch := before.DeepCopy()
+	patch.ResourceVersion = after.ResourceVersion // the finalizer may have been added in between
+	written := after.DeepCopy()
+	if err := r.Status().Patch(ctx, written, client.MergeFrom(patch), client.FieldOwner(FieldOwner)); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	r.written.remember(written)
+	return nil
+}
+
+// Baselines remembers what ClusterConfigs were rendered to, one generation of each.
+type Baselines struct {
+	mu sync.Mutex
+	m  map[types.NamespacedName]renderedBaseline
+}
+
+type renderedBaseline struct {
+	uid        types.UID
+	generation int64
+	*baseline.Rendered
+	err error
+}
+
+// Render renders a ClusterConfig, or returns what it was rendered to before. The outcome is shared and only read.
+func (b *Baselines) Render(config *clusterv1.ClusterConfig) (*baseline.Rendered, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	key := client.ObjectKeyFromObject(config)
+	if r, ok := b.m[key]; ok && r.uid == config.UID && r.generation == config.Generation {
+		return r.Rendered, r.err
+	}
+	rendered, err := baseline.Render(config)
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errInvalid, err)
+	}
+	if b.m == nil {
+		b.m = map[types.NamespacedName]renderedBaseline{}
+	}
+	b.m[key] = renderedBaseline{config.UID, config.Generation, rendered, err}
+	return rendered, err
+}
+
+func (b *Baselines) forget(key types.NamespacedName) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.m, key)
+}

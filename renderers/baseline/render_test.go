@@ -1,0 +1,266 @@
+package baseline
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fluxcd/pkg/apis/kustomize"
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/yaml"
+
+	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/member"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func parse(t testing.TB, text string) *clusterv1.ClusterConfig {
+	t.Helper()
+	c := &clusterv1.ClusterConfig{}
+	NewWithT(t).Expect(yaml.UnmarshalStrict([]byte(text), c)).To(Succeed())
+	if c.Namespace == "" {
+		c.Namespace = "fleet"
+	}
+	return c
+}
+
+// Must hold 4: every template has a golden file.
+func TestGolden(t *testing.T) {
+	inputs, err := filepath.Glob("testdata/*.input.yaml")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(inputs).NotTo(BeEmpty())
+	for _, input := range inputs {
+		t.Run(strings.TrimSuffix(filepath.Base(input), ".input.yaml"), func(t *testing.T) {
+			g := NewWithT(t)
+			text, err := os.ReadFile(input)
+			g.Expect(err).NotTo(HaveOccurred())
+			r, err := Render(parse(t, string(text)))
+			g.Expect(err).NotTo(HaveOccurred())
+			var out strings.Builder
+			for _, name := range sortedKeys(r.Files) {
+				out.WriteString("# file " + name + "\n" + string(r.Files[name]))
+			}
+			for _, x := range []any{r.Application, r.Overlay} {
+				b, err := yaml.Marshal(x)
+				g.Expect(err).NotTo(HaveOccurred())
+				out.WriteString("# Application\n" + string(b))
+			}
+			out.WriteString("# not in effect\n" + strings.Join(r.NotInEffect, "\n") + "\n")
+			golden := strings.Replace(input, ".input.", ".golden.", 1)
+			if *update {
+				g.Expect(os.WriteFile(golden, []byte(out.String()), 0o644)).To(Succeed())
+			}
+			want, err := os.ReadFile(golden)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(out.String()).To(Equal(string(want)), "go test ./renderers/baseline -update writes it anew")
+		})
+	}
+}
+
+// onMember returns what ends up on a member with these labels, as the controller and Flux would have it.
+func onMember(t testing.TB, config *clusterv1.ClusterConfig, labels map[string]string) ([]*unstructured.Unstructured, error) {
+	t.Helper()
+	r, err := Render(config)
+	if err != nil {
+		return nil, err
+	}
+	program, err := application.Compile(r.Application)
+	if err != nil {
+		return nil, err
+	}
+	patches, err := patchesFor(program, labels)
+	if err != nil {
+		return nil, err
+	}
+	b, err := Expand(r.Files, patches, "./")
+	if err != nil {
+		return nil, err
+	}
+	var out []*unstructured.Unstructured
+	for doc := range strings.SplitSeq(string(b), "\n---\n") {
+		o := &unstructured.Unstructured{}
+		if err := yaml.Unmarshal([]byte(doc), &o.Object); err != nil {
+			return nil, err
+		}
+		out = append(out, o)
+	}
+	return out, nil
+}
+
+const annotated = `
+metadata: {name: base}
+spec:
+  target: {fleet: prod}
+  namespaces:
+  - name: shop
+    annotations: {a: "%s"}
+`
+
+func withAnnotation(t testing.TB, value string) *clusterv1.ClusterConfig {
+	c := parse(t, strings.Replace(annotated, "%s", "", 1))
+	c.Spec.Namespaces[0].Annotations["a"] = value
+	return c
+}
+
+// Must hold 5, by hand; FuzzValues tries everything else.
+func TestValuesComeOutAsTheyWentIn(t *testing.T) {
+	for _, value := range values {
+		g := NewWithT(t)
+		objects, err := onMember(t, withAnnotation(t, value), nil)
+		g.Expect(err).NotTo(HaveOccurred(), "%q", value)
+		g.Expect(objects[0].GetAnnotations()["a"]).To(Equal(value))
+	}
+}
+
+var values = []string{
+	`"`, `'`, `a: b`, "a\nb\n", "\n", `${x}`, `{{ x }}`, `$(x)`, "ü→日本", "no", "1e3", "0123", "0x1F", "1_000", "~", "null", "=", "<<", "- a", "#a", " a ", "\t",
+	"2001-01-01", "12:30:45", "!!binary x", "&a", "*a", "%", "@a", "`", "|", ">", "cat <<EOF >>x\n", `\<< x >>`, "\u2028", "\ufeff", "a\r\nb",
+}
+
+func FuzzValues(f *testing.F) {
+	for _, v := range values {
+		f.Add(v)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		if !validText(value) || strings.Contains(value, "<<") && strings.Contains(value, ">>") {
+			t.Skip("no text of a Kubernetes object, or one with member facts")
+		}
+		g := NewWithT(t)
+		objects, err := onMember(t, withAnnotation(t, value), nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(objects[0].GetAnnotations()["a"]).To(Equal(value))
+	})
+}
+
+// H3: dashboards with ${DS_PROMETHEUS} come out as they are: nothing is substituted.
+func TestDashboards(t *testing.T) {
+	g := NewWithT(t)
+	c := parse(t, `
+metadata: {name: dashboards}
+spec:
+  target: {fleet: prod}
+  manifests:
+    objects:
+    - apiVersion: v1
+      kind: ConfigMap
+      metadata: {name: dashboards, namespace: grafana}
+      data: {api.json: '{"datasource": "${DS_PROMETHEUS}"}'}
+`)
+	objects, err := onMember(t, c, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(objects[0].Object["data"]).To(Equal(map[string]any{"api.json": `{"datasource": "${DS_PROMETHEUS}"}`}))
+	r, _ := Render(c)
+	g.Expect(r.Application.Spec.SyncPolicies[0].Kustomization.PostBuild).To(BeNil())
+}
+
+func TestFacts(t *testing.T) {
+	g := NewWithT(t)
+	c := withAnnotation(t, `in "<< index .cluster.labels "region" >>": \<< .cluster.name >> & << .cluster.name >>`)
+	objects, err := onMember(t, c, map[string]string{"region": "eu"})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(objects).To(HaveLen(1), "the object of the facts is not applied")
+	g.Expect(objects[0].GetAnnotations()["a"]).To(Equal(`in "eu": << .cluster.name >> & m1`))
+
+	t.Log("without its facts, a member gets nothing")
+	_, err = onMember(t, c, nil)
+	g.Expect(err).To(MatchError(ContainSubstring(`the cluster has no label "region"`)))
+	r, err := Render(c)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = Expand(r.Files, nil, "./")
+	g.Expect(err).To(MatchError(ContainSubstring("facts-")))
+
+	t.Log("a static change changes no patch")
+	other := c.DeepCopy()
+	other.Spec.Namespaces[0].Labels = map[string]string{"x": "y"}
+	changed, err := Render(other)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(changed.Application).To(Equal(r.Application))
+	g.Expect(changed.Revision).NotTo(Equal(r.Revision))
+
+	t.Log("numbers")
+	c = parse(t, `
+metadata: {name: classes}
+spec:
+  target: {fleet: prod}
+  manifests:
+    objects:
+    - {apiVersion: example.org/v1, kind: Thing, metadata: {name: a.b}, spec: {size: '<< index .cluster.labels "size" | number >>'}}
+`)
+	objects, err = onMember(t, c, map[string]string{"size": "3"})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(objects[0].Object["spec"]).To(Equal(map[string]any{"size": 3.0}))
+}
+
+func TestRefused(t *testing.T) {
+	for says, spec := range map[string]string{
+		"there is nothing in this ClusterConfig":                                            `{}`,
+		"spec.resourceQuotas[1]: ResourceQuota shop/a is in spec.resourceQuotas[0]":         `{resourceQuotas: [{name: a, namespace: shop, hard: {pods: 1}}, {name: a, namespace: shop, hard: {pods: 1}}]}`,
+		`spec.resourceQuotas[0].hard[pods]: "many" is not a quantity`:                       `{resourceQuotas: [{name: a, namespace: shop, hard: {pods: many}}]}`,
+		"spec.manifests.objects[0]: Secret a must not be published":                         `{manifests: {objects: [{apiVersion: v1, kind: Secret, metadata: {name: a}}]}}`,
+		"spec.manifests.objects[0]: ConfigMapList: write each object":                       `{manifests: {objects: [{apiVersion: v1, kind: ConfigMapList, metadata: {name: a}, items: []}]}}`,
+		"the name of an object cannot differ between members":                               `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: "<< .cluster.name >>"}}]}}`,
+		"spec.kernelParams[0].value: has to be one line":                                    `{kernelParams: [{key: vm.swappiness, value: "1\n2"}]}`,
+		"quotes, backslashes and control characters cannot be in a string here":             `{namespaces: [{name: a, labels: {x: '<< replace "a" "\"" .cluster.name >>'}}]}`,
+		"metadata.labels.x: << .cluster.name | printf >>: function \"printf\" is not known": `{namespaces: [{name: a, labels: {x: '<< .cluster.name | printf >>'}}]}`,
+	} {
+		_, err := Render(parse(t, "metadata: {name: x}\nspec: "+strings.Replace(spec, "{", "{target: {fleet: prod}, ", 1)))
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(says)))
+	}
+}
+
+func TestConflicts(t *testing.T) {
+	g := NewWithT(t)
+	config := func(name, pods string, priority int32) Wants {
+		c := parse(t, "metadata: {name: "+name+"}\nspec: {target: {fleet: prod}, namespaces: [{name: shop}], resourceQuotas: [{name: q, namespace: shop, hard: {pods: "+pods+"}}]}")
+		c.Spec.Priority = priority
+		r, err := Render(c)
+		g.Expect(err).NotTo(HaveOccurred())
+		return Wants{Config: c, Objects: r.Objects, Members: []member.Key{{Name: "m1"}, {Name: "m2"}}}
+	}
+	a, b, strict := config("a", "1", 0), config("b", "2", 0), config("strict", "0", 5)
+	strict.Members = []member.Key{{Name: "m2"}, {Name: "m3"}}
+	conflicts := Conflicts([]Wants{b, strict, a})
+	g.Expect(Texts(conflicts, "a")).To(ConsistOf(
+		`ResourceQuota shop/q on m2: spec.hard.pods is "0", as in ClusterConfig strict, which has it (priority 5), and not "1", as here`,
+		`ResourceQuota shop/q on m1: spec.hard.pods is "1", as here, and not "2", as in ClusterConfig b (priority 0)`))
+	lost := map[string][]member.Key{}
+	for _, l := range Losses(conflicts, "a") {
+		lost[KeyOf(l.Object).String()] = l.Members
+	}
+	g.Expect(lost).To(Equal(map[string][]member.Key{"ResourceQuota shop/q": {{Name: "m2"}}, "Namespace shop": {{Name: "m2"}}}),
+		"what both want alike is one's, too, and nothing to report")
+	g.Expect(Losses(conflicts, "strict")).To(BeEmpty())
+
+	t.Log("what is left out is not on the member")
+	r, err := Render(a.Config)
+	g.Expect(err).NotTo(HaveOccurred())
+	app := r.Without(Losses(conflicts, "a"))
+	var patches []kustomize.Patch
+	for _, o := range app.Spec.SyncPolicies[0].Overrides {
+		g.Expect(o.Clusters).To(Equal([]string{"m2"}))
+		patches = append(patches, o.Kustomization.Patches...)
+	}
+	built, err := Expand(r.Files, patches, "./")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(strings.TrimSpace(string(built))).To(BeEmpty())
+	g.Expect(Conflicts([]Wants{a, config("other", "1", 0)})).NotTo(BeEmpty())
+	g.Expect(Texts(Conflicts([]Wants{a, config("other", "1", 0)}), "a")).To(BeEmpty())
+}
+
+func BenchmarkRender(b *testing.B) {
+	text, err := os.ReadFile("testdata/cluster-config.input.yaml")
+	if err != nil {
+		b.Fatal(err)
+	}
+	config := parse(b, string(text))
+	for b.Loop() {
+		if _, err := Render(config); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
