@@ -95,7 +95,7 @@ func (r *ClusterConfigReconciler) withoutLosses(ctx context.Context, config *clu
 		}
 		holder := holders[loss.Holder]
 		loss.Members = slices.DeleteFunc(slices.Clone(loss.Members), func(m member.Key) bool {
-			return own.has(rendered, loss, m) && !holder.arrived(m)
+			return own.has(loss, m) && !holder.arrived(m)
 		})
 		if len(loss.Members) > 0 {
 			losses = append(losses, loss)
@@ -138,7 +138,7 @@ func (r *ClusterConfigReconciler) delivered(ctx context.Context, namespace, conf
 }
 
 // has says whether an object may have been applied to a member: there is a child, and it does not leave the object out.
-func (d *delivered) has(rendered *baseline.Rendered, loss baseline.Loss, m member.Key) bool {
+func (d *delivered) has(loss baseline.Loss, m member.Key) bool {
 	if d.children[m] == nil || d.app == nil || len(d.app.Spec.SyncPolicies) == 0 {
 		return false
 	}
@@ -170,8 +170,8 @@ func (r *ClusterConfigReconciler) takers(ctx context.Context, config *clusterv1.
 		return "", nil
 	}
 	own, err := r.Baselines.Render(config)
-	if err != nil || own.Application == nil {
-		return "", nil // it has nothing that could be taken over
+	if err != nil { // then it has nothing that could be taken over
+		return "", nil //nolint:nilerr // the status of its spec does not matter any more
 	}
 	mine, err := r.delivered(ctx, config.Namespace, config.Name)
 	if err != nil {
@@ -202,7 +202,7 @@ func (r *ClusterConfigReconciler) takers(ctx context.Context, config *clusterv1.
 				loses := slices.ContainsFunc(baseline.Losses(conflicts, other.Name), func(l baseline.Loss) bool {
 					return baseline.SameObject(l.Object, object) && slices.Contains(l.Members, m)
 				})
-				if !loses && (!theirs.has(rendered, baseline.Loss{Object: object}, m) || !theirs.arrived(m)) {
+				if !loses && (!theirs.has(baseline.Loss{Object: object}, m) || !theirs.arrived(m)) {
 					return fmt.Sprintf("waits for ClusterConfig %s to take over %s %s on %s", other.Name, object.GetKind(), object.GetName(), m.Name), nil
 				}
 			}

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -121,7 +122,7 @@ func TestClusterConfigIsOneArtifactForAllMembers(t *testing.T) {
 	h.stop()
 	h.requests.reset()
 	h.start()
-	h.Eventually(func() error { return h.stager.Ready(httptest.NewRequest("GET", "/readyz", nil)) }).Should(Succeed())
+	h.Eventually(func() error { return h.stager.Ready(httptest.NewRequest(http.MethodGet, "/readyz", nil)) }).Should(Succeed())
 	h.Consistently(h.requests.counted).ShouldNot(Or(HaveKey(HavePrefix("PATCH")), HaveKey(HavePrefix("POST"))))
 	h.Expect(h.artifact("quotas")).To(Equal(second))
 	h.Expect(h.versions()).To(Equal(before))

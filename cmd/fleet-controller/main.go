@@ -254,7 +254,7 @@ func newManager(opts *options) (ctrl.Manager, error) {
 			DisableFor: []client.Object{&corev1.ConfigMap{}, &corev1.ServiceAccount{}},
 		}},
 		// The correlator remembers recent events, by default 4,096 of them: of every member that was reached, the one that says so.
-		EventBroadcaster:              record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: 512}),
+		EventBroadcaster:              record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{LRUCacheSize: 512}), //nolint:staticcheck // it lives as long as the process
 		Controller:                    config.Controller{RecoverPanic: new(true)},
 		HealthProbeBindAddress:        opts.healthAddr,
 		Metrics:                       metricsserver.Options{BindAddress: opts.metricsAddr, ExtraHandlers: pprof.GetHandlers()},

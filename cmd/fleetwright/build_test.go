@@ -43,6 +43,34 @@ func TestBuildGolden(t *testing.T) {
 	}
 }
 
+// ClusterConfigs: what a fleet implies is built too; a conflict is said to both, what one member lacks is that member's.
+func TestBuildClusterConfigs(t *testing.T) {
+	for name, args := range map[string][]string{"baseline": nil, "baseline-expanded": {"--expand"}} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			r := fleetwright("", append([]string{"build", "testdata/baseline"}, args...)...)
+			g.Expect(r.code).To(Equal(exitFailed))
+			g.Expect(strings.Split(strings.TrimSpace(r.err), "\n")).To(ConsistOf(
+				And(HavePrefix("error: testdata/baseline/all.yaml:16: ClusterConfig base: policy objects: member m2: "), HaveSuffix(`the cluster has no label "region"`)),
+				And(HavePrefix("warning: testdata/baseline/all.yaml:16: ClusterConfig base: ResourceQuota shop/q on m1: spec.hard.pods is "), ContainSubstring("ClusterConfig other, which has it")),
+				And(HavePrefix("warning: testdata/baseline/all.yaml:27: ClusterConfig other: ResourceQuota shop/q on m1: spec.hard.pods is "), ContainSubstring("not \"10\", as in ClusterConfig base")),
+			))
+			golden := "testdata/" + name + ".golden.yaml"
+			if os.Getenv("GEN_GOLDEN") == "true" {
+				g.Expect(os.WriteFile(golden, []byte(r.out), 0o644)).To(Succeed())
+			}
+			want, err := os.ReadFile(golden)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(r.out).To(Equal(string(want)))
+		})
+	}
+	g := NewWithT(t)
+	r := fleetwright("", "build", "testdata/shop", "--expand")
+	g.Expect(r.out).To(BeEmpty())
+	g.Expect(r.err).To(ContainSubstring("whose source is not rendered here"))
+	g.Expect(fleetwright("", "build", "testdata/shop", "--expand", "-o", "json").code).To(Equal(exitUsage))
+}
+
 // Building asks no cluster, even if one is configured, and nothing else.
 func TestBuildOffline(t *testing.T) {
 	g := NewWithT(t)

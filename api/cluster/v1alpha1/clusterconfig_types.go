@@ -575,7 +575,9 @@ type ClusterConfig struct {
 func (c *ClusterConfig) GetConditions() []metav1.Condition { return c.Status.Conditions }
 
 // SetConditions replaces the conditions of the status.
-func (c *ClusterConfig) SetConditions(conditions []metav1.Condition) { c.Status.Conditions = conditions }
+func (c *ClusterConfig) SetConditions(conditions []metav1.Condition) {
+	c.Status.Conditions = conditions
+}
 
 // ClusterConfigList is a list of ClusterConfigs.
 // +kubebuilder:object:root=true
