@@ -37,7 +37,11 @@ func (r *ClusterConfigReconciler) finalize(ctx context.Context, config *clusterv
 		}
 		var texts []string
 		for i := range apps {
-			texts = append(texts, fmt.Sprintf("Application %s: %s", apps[i].Name, conditions.GetMessage(&apps[i], meta.ReadyCondition)))
+			text := "was asked to end" // until it says how that goes, it says how the members were
+			if deleting(&apps[i]) {
+				text = conditions.GetMessage(&apps[i], meta.ReadyCondition)
+			}
+			texts = append(texts, fmt.Sprintf("Application %s: %s", apps[i].Name, text))
 		}
 		setConfigEnding(config, "ends on the members: "+strings.Join(texts, "; "))
 		return nil

@@ -1,7 +1,9 @@
 package harness
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -35,6 +37,33 @@ func (e *Env) StartController(ctx context.Context, args ...string) (err error) {
 // KillController kills Fleetwright's controller in the middle of whatever it does.
 func (e *Env) KillController() { e.Controller.Kill() }
 
+// Replica is one of several processes of Fleetwright's controller, with a disk and an address of its own.
+type Replica struct {
+	*Process
+	// Storage is the folder of what it has rendered, and Addr where it serves that.
+	Storage, Addr string
+}
+
+// StartReplica starts a replica of Fleetwright's controller, again too, after a kill. Replicas elect a leader. They tell
+// Flux to fetch what they render from one address, as that of their Service.
+func (e *Env) StartReplica(ctx context.Context, name, service string, args ...string) (*Replica, error) {
+	kubeconfig, err := e.controllerKubeconfig(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r := &Replica{Storage: filepath.Join(e.Dir, "rendered-"+name)}
+	if r.Addr, err = freeAddr(); err != nil {
+		return nil, err
+	}
+	args = append([]string{"--enable-leader-election", "--log-level=debug", "--storage-path=" + r.Storage,
+		"--storage-addr=" + r.Addr, "--storage-adv-addr=" + service}, args...)
+	if r.Process, err = e.startController(ctx, controllerName+"-"+name, filepath.Join(Root(), "bin", controllerName), kubeconfig, args...); err != nil {
+		return nil, err
+	}
+	e.replicas = append(e.replicas, r.Process)
+	return r, nil
+}
+
 // controllerKubeconfig writes a kubeconfig with which the controller may do on the hub what config/rbac lets it do,
 // and no more.
 func (e *Env) controllerKubeconfig(ctx context.Context) (string, error) {
@@ -51,7 +80,24 @@ func (e *Env) controllerKubeconfig(ctx context.Context) (string, error) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: controllerName}},
 	}
-	for _, obj := range []client.Object{role, binding} {
+	objects := []client.Object{role, binding}
+	if manifest, err = os.ReadFile(filepath.Join(Root(), "config/rbac/leader_election.yaml")); err != nil {
+		return "", err
+	}
+	election, elects, _ := bytes.Cut(manifest, []byte("\n---\n"))
+	lease, leases := &rbacv1.Role{}, &rbacv1.RoleBinding{}
+	if err := errors.Join(yaml.Unmarshal(election, lease), yaml.Unmarshal(elects, leases)); err != nil {
+		return "", err
+	}
+	leases.Subjects = binding.Subjects
+	for _, obj := range []client.Object{lease, leases} {
+		obj.SetNamespace(FluxNamespace)
+		objects = append(objects, obj)
+	}
+	if err := e.Hub.CreateNamespace(ctx, FluxNamespace); err != nil {
+		return "", err
+	}
+	for _, obj := range objects {
 		if err := client.IgnoreAlreadyExists(e.Hub.Client.Create(ctx, obj)); err != nil {
 			return "", err
 		}

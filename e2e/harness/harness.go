@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -66,7 +67,8 @@ type Env struct {
 	// Dir holds all data; its folder logs has one log a process.
 	Dir string
 
-	etcd *Process
+	etcd     *Process
+	replicas []*Process
 	// artifactsAddr is where Fleetwright's controller serves what it rendered.
 	artifactsAddr string
 }
@@ -144,7 +146,7 @@ func (e *Env) startHub(ctx context.Context, etcd string, opts Options) (err erro
 
 // Close kills all processes and removes all data.
 func (e *Env) Close() error {
-	processes := []*Process{e.Controller, e.Helm, e.KustomizeController, e.SourceController}
+	processes := append(slices.Clone(e.replicas), e.Controller, e.Helm, e.KustomizeController, e.SourceController)
 	for _, c := range append(e.Members, e.Hub) {
 		if c != nil {
 			processes = append(processes, c.ControllerManager, c.APIServer)

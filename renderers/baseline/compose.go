@@ -232,7 +232,7 @@ func (c *Composition) Files(r application.Rendered) map[string][]byte {
 	if x == nil || !ok || spec.SourceRef.Kind != sourcev1.ExternalArtifactKind || spec.SourceRef.Name != Name(x.config.Name) {
 		return nil
 	}
-	return x.Rendered.Files
+	return x.Files
 }
 
 // Artifacts returns the ExternalArtifacts of the ClusterConfigs, as they are declared.

@@ -32,6 +32,10 @@ func (k Key) String() string {
 	return k.Kind + " " + k.Namespace + "/" + k.Name
 }
 
+func compareKeys(a, b Key) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Group, b.Group))
+}
+
 // Wants is what a ClusterConfig wants on which members.
 type Wants struct {
 	Config  *clusterv1.ClusterConfig
@@ -69,7 +73,7 @@ func Conflicts(all []Wants) []Conflict {
 		}
 	}
 	var out []Conflict
-	for _, key := range slices.SortedFunc(maps.Keys(wanted), func(a, b Key) int { return cmp.Compare(a.String(), b.String()) }) {
+	for _, key := range slices.SortedFunc(maps.Keys(wanted), compareKeys) {
 		if len(wanted[key]) < 2 {
 			continue
 		}

@@ -14,6 +14,9 @@ import (
 // isolationPriority is low, so that what people declare themselves has the place.
 const isolationPriority = -1000
 
+// maxNamespaces is how many the API takes in one network policy.
+const maxNamespaces = 256
+
 // IsolationName returns the name of the ClusterConfig of a fleet's spec.policy.networkIsolation.
 func IsolationName(fleet string) string {
 	return object.Name(application.MaxNameLength, fleet, "isolation")
@@ -44,10 +47,10 @@ func Isolation(fleet *fleetv1.Fleet, configs []*clusterv1.ClusterConfig) *cluste
 	namespaces = slices.Compact(namespaces)
 	spec := &networkingv1.NetworkPolicySpec{}
 	readTemplate("networkpolicies/isolation.yaml", spec)
-	isolation.Spec = clusterv1.ClusterConfigSpec{
-		Target:          clusterv1.ClusterConfigTarget{Fleet: fleet.Name},
-		Priority:        isolationPriority,
-		NetworkPolicies: []clusterv1.BaselineNetworkPolicy{{Name: "isolation", Namespaces: namespaces, Spec: spec}},
+	isolation.Spec = clusterv1.ClusterConfigSpec{Target: clusterv1.ClusterConfigTarget{Fleet: fleet.Name}, Priority: isolationPriority}
+	for some := range slices.Chunk(namespaces, maxNamespaces) {
+		isolation.Spec.NetworkPolicies = append(isolation.Spec.NetworkPolicies,
+			clusterv1.BaselineNetworkPolicy{Name: "isolation", Namespaces: some, Spec: spec})
 	}
 	return isolation
 }

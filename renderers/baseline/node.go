@@ -2,7 +2,11 @@ package baseline
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -28,13 +32,18 @@ func (c *collector) nodes(spec *clusterv1.ClusterConfigSpec) {
 	pod := &daemonSet.Spec.Template.Spec
 	pod.Containers[0].Image = cmp.Or(spec.NodeImage, DefaultNodeImage)
 
+	first := map[string]int{}
 	for i, p := range spec.KernelParams {
 		if strings.ContainsAny(p.Value, "\n\r") {
 			c.fail("spec.kernelParams[%d].value: has to be one line", i)
 		}
+		key := dotted(p.Key)
+		if j, ok := first[key]; ok {
+			c.fail("spec.kernelParams[%d].key: %s is spec.kernelParams[%d], too", i, p.Key, j)
+		}
+		first[key] = i
 		settings["parameters"] += p.Key + " " + p.Value + "\n"
-		// These are seen, and set, in the network namespace of who looks.
-		pod.HostNetwork = pod.HostNetwork || strings.HasPrefix(p.Key, "net.") || strings.HasPrefix(p.Key, "net/")
+		allow(pod, key)
 	}
 	if len(spec.KernelParams) > 0 {
 		mount(pod, "sys", "/proc/sys", corev1.HostPathDirectory)
@@ -55,6 +64,13 @@ func (c *collector) nodes(spec *clusterv1.ClusterConfigSpec) {
 		mount(pod, "containerd", "/etc/containerd", corev1.HostPathDirectoryOrCreate)
 	}
 
+	// A change starts the Pods anew, one after the other, so that Flux waits until the nodes have it, or says that one has not.
+	sum := sha256.New()
+	for _, name := range slices.Sorted(maps.Keys(settings)) {
+		fmt.Fprintf(sum, "%q %q\n", name, settings[name])
+	}
+	put(&daemonSet.Spec.Template.Annotations, "cluster.kurator.dev/settings", hex.EncodeToString(sum.Sum(nil)[:16]))
+
 	for _, path := range []string{"namespace", "serviceaccount"} {
 		o := map[string]any{}
 		readTemplate("node/"+path+".yaml", &o)
@@ -63,6 +79,37 @@ func (c *collector) nodes(spec *clusterv1.ClusterConfigSpec) {
 	configMap := &corev1.ConfigMap{TypeMeta: typeMeta("v1", "ConfigMap"), ObjectMeta: named(daemonSet.Name, clusterv1.NamespaceName(daemonSet.Namespace)), Data: settings}
 	c.add(configMap, "spec.kernelParams or spec.containerRuntime")
 	c.add(daemonSet, "spec.kernelParams or spec.containerRuntime")
+}
+
+// dotted returns the one way to write the key of a parameter in which dots separate, as in sysctl.d(5): a key whose first
+// separator is a slash is a path, and has dots where the other way has slashes.
+func dotted(key string) string {
+	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '/' {
+		return strings.NewReplacer("/", ".", ".", "/").Replace(key)
+	}
+	return key
+}
+
+// allow gives a Pod what it needs to set a parameter.
+func allow(pod *corev1.PodSpec, key string) {
+	var needs []struct {
+		Parameters   []string            `json:"parameters"`
+		Capabilities []corev1.Capability `json:"capabilities"`
+		HostNetwork  bool                `json:"hostNetwork"`
+		HostIPC      bool                `json:"hostIPC"`
+		HostPID      bool                `json:"hostPID"`
+	}
+	readTemplate("node/needs.yaml", &needs)
+	capabilities := pod.Containers[0].SecurityContext.Capabilities
+	for _, n := range needs {
+		if !slices.ContainsFunc(n.Parameters, func(p string) bool { return strings.HasPrefix(key, p) }) {
+			continue
+		}
+		pod.HostNetwork, pod.HostIPC, pod.HostPID = pod.HostNetwork || n.HostNetwork, pod.HostIPC || n.HostIPC, pod.HostPID || n.HostPID
+		capabilities.Add = append(capabilities.Add, n.Capabilities...)
+		slices.Sort(capabilities.Add)
+		capabilities.Add = slices.Compact(capabilities.Add)
+	}
 }
 
 func script() string {
@@ -90,6 +137,9 @@ func hosts(m clusterv1.RegistryMirror) string {
 	text := m.Registry + "\nserver = \"https://" + server + "\"\n"
 	for _, endpoint := range m.Endpoints {
 		text += "\n[host.\"" + endpoint + "\"]\n  capabilities = [\"pull\", \"resolve\"]\n"
+		if strings.Contains(endpoint+"/", "/v2/") { // the whole path of the API, which containerd would add /v2 to
+			text += "  override_path = true\n"
+		}
 	}
 	return text
 }

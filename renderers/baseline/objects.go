@@ -17,6 +17,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"sigs.k8s.io/kustomize/kyaml/openapi"
+	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 	"sigs.k8s.io/yaml"
 
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
@@ -177,9 +180,9 @@ func (c *collector) resourceQuota(q *clusterv1.BaselineResourceQuota, i int) {
 	hard := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(q.Hard)) {
 		value := q.Hard[name]
-		hard[name] = value.String()
+		hard[name] = string(value)
 		// What a fact will be is known to the member's API server.
-		if text, literal, err := template.JSONText(value.String()); err == nil && text == "" {
+		if text, literal, err := template.JSONText(string(value)); err == nil && text == "" {
 			if _, err := resource.ParseQuantity(literal); err != nil {
 				c.fail("spec.resourceQuotas[%d].hard[%s]: %q is not a quantity", i, name, literal)
 			}
@@ -307,6 +310,13 @@ func (c *collector) storageClass(s *clusterv1.BaselineStorageClass, i int) {
 	c.add(o, "spec.storageClasses[%d]", i)
 }
 
+// namespaced says whether an object is of one of Kubernetes' own kinds that live in a namespace. Without one, Flux applies
+// none, and two ClusterConfigs could mean the same object.
+func namespaced(o *unstructured.Unstructured) bool {
+	is, _ := openapi.IsNamespaceScoped(kyaml.TypeMeta{APIVersion: o.GetAPIVersion(), Kind: o.GetKind()})
+	return is
+}
+
 func (c *collector) manifest(raw []byte, i int) {
 	path := fmt.Sprintf("spec.manifests.objects[%d]", i)
 	tree, err := decode(raw)
@@ -324,7 +334,20 @@ func (c *collector) manifest(raw []byte, i int) {
 		c.fail("%s: %s: write each object of the list as an object of its own", path, o.GetKind())
 	case strings.HasPrefix(o.GetAPIVersion(), "kustomize.config.k8s.io/"):
 		c.fail("%s: a kustomization is no object: put it into a Git repository, and name that in manifests.sourceRef", path)
+	case len(validation.IsDNS1035Label(strings.ToLower(o.GetKind()))) > 0:
+		c.fail("%s.kind: %q is no kind", path, o.GetKind())
+	case o.GetAnnotations()["config.kubernetes.io/local-config"] != "":
+		c.fail("%s.metadata.annotations[config.kubernetes.io/local-config]: kustomize leaves out what has it: take it out", path)
+	case o.GetNamespace() == "" && namespaced(o):
+		c.fail("%s: %s %s needs metadata.namespace", path, o.GetKind(), o.GetName())
+	case o.GetKind() == "ConfigMap" && o.GetName() == factsName:
+		c.fail("%s: ConfigMap %s is Fleetwright's own: use another name", path, factsName)
 	default:
+		// As in spec.namespaces, none goes with all that is in it because a line was taken out.
+		if annotations := o.GetAnnotations(); o.GetKind() == "Namespace" && o.GetAPIVersion() == "v1" && annotations[pruneAnnotation] == "" {
+			put(&annotations, pruneAnnotation, "disabled")
+			o.SetAnnotations(annotations)
+		}
 		c.take(o, path)
 	}
 }

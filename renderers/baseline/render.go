@@ -81,7 +81,10 @@ func Render(config *clusterv1.ClusterConfig) (*Rendered, error) {
 		return cmp.Or(cmp.Compare(a.GetKind(), b.GetKind()), cmp.Compare(a.GetNamespace(), b.GetNamespace()),
 			cmp.Compare(a.GetName(), b.GetName()), cmp.Compare(a.GetAPIVersion(), b.GetAPIVersion()))
 	})
-	slices.SortFunc(patches, func(a, b kustomize.Patch) int { return cmp.Or(cmp.Compare(a.Target.Kind, b.Target.Kind), cmp.Compare(a.Target.Namespace, b.Target.Namespace), cmp.Compare(a.Target.Name, b.Target.Name), cmp.Compare(a.Target.Group, b.Target.Group)) })
+	slices.SortFunc(patches, func(a, b kustomize.Patch) int {
+		return cmp.Or(cmp.Compare(a.Target.Kind, b.Target.Kind), cmp.Compare(a.Target.Namespace, b.Target.Namespace),
+			cmp.Compare(a.Target.Name, b.Target.Name), cmp.Compare(a.Target.Group, b.Target.Group))
+	})
 	manifests := config.Spec.Manifests
 	overlay := manifests != nil && manifests.SourceRef != nil
 	if len(r.Objects) == 0 && !overlay {
@@ -97,6 +100,12 @@ func Render(config *clusterv1.ClusterConfig) (*Rendered, error) {
 	}
 	if overlay {
 		r.Overlay = deliverOverlay(config, r.Application)
+	}
+	if len(config.Spec.Overrides) > 0 && r.Application == nil {
+		r.NotInEffect = append(r.NotInEffect, "spec.overrides (they are for what is rendered here, and not for manifests.sourceRef)")
+	}
+	if i := config.Spec.Interval; i != nil && i.Duration <= 0 {
+		r.NotInEffect = append(r.NotInEffect, fmt.Sprintf("spec.interval: %s (it is %s)", i.Duration, application.DefaultInterval))
 	}
 	for _, app := range []*appsv1.Application{r.Application, r.Overlay} {
 		if app == nil {
@@ -117,6 +126,9 @@ func shareable(o *unstructured.Unstructured) (*kustomize.Patch, error) {
 		switch v := v.(type) {
 		case map[string]any:
 			for _, k := range slices.Sorted(maps.Keys(v)) {
+				if err := carried(k); err != nil || k == "<<" {
+					return nil, cmp.Or(err, fmt.Errorf("%s: YAML takes the key << for another thing", cmp.Or(path, "the object")))
+				}
 				changed, err := walk(v[k], pointer+"/"+strings.NewReplacer("~", "~0", "/", "~1").Replace(k), join(path, k))
 				if err != nil {
 					return nil, err
@@ -132,6 +144,9 @@ func shareable(o *unstructured.Unstructured) (*kustomize.Patch, error) {
 				v[i] = changed
 			}
 		case string:
+			if err := carried(v); err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
 			text, literal, err := template.JSONText(v)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", path, err)
@@ -155,6 +170,16 @@ func shareable(o *unstructured.Unstructured) (*kustomize.Patch, error) {
 		return nil, err
 	}
 	return &kustomize.Patch{Target: selector(o), Patch: "[" + strings.Join(ops, ",") + "]"}, nil
+}
+
+// carried refuses what would not come out of kustomize, which reads JSON as YAML, as it went in.
+func carried(s string) error {
+	for _, r := range s {
+		if r >= 0x7f && r < 0xa0 || r == 0xfffe || r == 0xffff {
+			return fmt.Errorf("the character %U does not come through kustomize: take it out, or use binaryData", r)
+		}
+	}
+	return nil
 }
 
 // factsName is the name of the object that keeps members without their facts from applying the files.
@@ -181,11 +206,15 @@ func facts(patches *[]kustomize.Patch) string {
 	return key
 }
 
-// selector selects just this object. Kustomize takes names for regular expressions.
+// selector selects just this object. Kustomize takes what is in it for regular expressions, and nothing for anything.
 func selector(o *unstructured.Unstructured) *kustomize.Selector {
 	gvk := o.GroupVersionKind()
+	group := regexp.QuoteMeta(gvk.Group)
+	if group == "" {
+		group = "^$" // a Service of Kubernetes, and not one of Knative
+	}
 	return &kustomize.Selector{
-		Group: gvk.Group, Version: gvk.Version, Kind: gvk.Kind,
+		Group: group, Version: gvk.Version, Kind: gvk.Kind,
 		Namespace: regexp.QuoteMeta(o.GetNamespace()), Name: regexp.QuoteMeta(o.GetName()),
 	}
 }
@@ -230,7 +259,7 @@ func files(objects []*unstructured.Unstructured, facts string) (map[string][]byt
 		if err != nil {
 			return nil, err
 		}
-		out["facts.yaml"] = b
+		out["_facts.yaml"] = b // no kind is written like this
 	}
 	k["resources"] = slices.Sorted(maps.Keys(out))
 	b, err := yaml.Marshal(k)

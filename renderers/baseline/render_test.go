@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/member"
 )
@@ -29,17 +30,30 @@ func parse(t testing.TB, text string) *clusterv1.ClusterConfig {
 	return c
 }
 
+// cases returns those of testdata by name, and the ClusterConfig of a fleet's isolation.
+func cases(t testing.TB) map[string]*clusterv1.ClusterConfig {
+	t.Helper()
+	g := NewWithT(t)
+	inputs, err := filepath.Glob("testdata/*.input.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(inputs).NotTo(BeEmpty())
+	fleet := &fleetv1.Fleet{Spec: fleetv1.FleetSpec{Policy: &fleetv1.FleetPolicy{NetworkIsolation: true}}}
+	fleet.Name, fleet.Namespace = "prod", "fleet"
+	all := map[string]*clusterv1.ClusterConfig{"isolation": Isolation(fleet, nil)}
+	for _, input := range inputs {
+		text, err := os.ReadFile(input)
+		g.Expect(err).NotTo(HaveOccurred())
+		all[strings.TrimSuffix(filepath.Base(input), ".input.yaml")] = parse(t, string(text))
+	}
+	return all
+}
+
 // Must hold 4: every template has a golden file.
 func TestGolden(t *testing.T) {
-	inputs, err := filepath.Glob("testdata/*.input.yaml")
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	NewWithT(t).Expect(inputs).NotTo(BeEmpty())
-	for _, input := range inputs {
-		t.Run(strings.TrimSuffix(filepath.Base(input), ".input.yaml"), func(t *testing.T) {
+	for name, config := range cases(t) {
+		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			text, err := os.ReadFile(input)
-			g.Expect(err).NotTo(HaveOccurred())
-			r, err := Render(parse(t, string(text)))
+			r, err := Render(config)
 			g.Expect(err).NotTo(HaveOccurred())
 			var out strings.Builder
 			for _, name := range sortedKeys(r.Files) {
@@ -51,7 +65,7 @@ func TestGolden(t *testing.T) {
 				out.WriteString("# Application\n" + string(b))
 			}
 			out.WriteString("# not in effect\n" + strings.Join(r.NotInEffect, "\n") + "\n")
-			golden := strings.Replace(input, ".input.", ".golden.", 1)
+			golden := filepath.Join("testdata", name+".golden.yaml")
 			if *update {
 				g.Expect(os.WriteFile(golden, []byte(out.String()), 0o644)).To(Succeed())
 			}
@@ -189,11 +203,11 @@ spec:
   target: {fleet: prod}
   manifests:
     objects:
-    - {apiVersion: example.org/v1, kind: Thing, metadata: {name: a.b}, spec: {size: '<< index .cluster.labels "size" | number >>'}}
+    - {apiVersion: example.org/v1, kind: Thing, metadata: {name: a.b}, spec: {size: '<< index .cluster.labels "size" | number >>', a~b/c: << .cluster.name >>}}
 `)
 	objects, err = onMember(t, c, map[string]string{"size": "3"})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(objects[0].Object["spec"]).To(Equal(map[string]any{"size": 3.0}))
+	g.Expect(objects[0].Object["spec"]).To(Equal(map[string]any{"size": 3.0, "a~b/c": "m1"}))
 }
 
 func TestRefused(t *testing.T) {
@@ -203,7 +217,9 @@ func TestRefused(t *testing.T) {
 		`spec.resourceQuotas[0].hard[pods]: "many" is not a quantity`:                       `{resourceQuotas: [{name: a, namespace: shop, hard: {pods: many}}]}`,
 		"spec.manifests.objects[0]: Secret a must not be published":                         `{manifests: {objects: [{apiVersion: v1, kind: Secret, metadata: {name: a}}]}}`,
 		"spec.manifests.objects[0]: ConfigMapList: write each object":                       `{manifests: {objects: [{apiVersion: v1, kind: ConfigMapList, metadata: {name: a}, items: []}]}}`,
-		"the name of an object cannot differ between members":                               `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: "<< .cluster.name >>"}}]}}`,
+		"the name of an object cannot differ between members":                               `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: "<< .cluster.name >>", namespace: a}}]}}`,
+		"spec.manifests.objects[0]: ConfigMap a needs metadata.namespace":                   `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a}}]}}`,
+		"ConfigMap fleetwright-facts is Fleetwright's own":                                  `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: fleetwright-facts, namespace: a}}]}}`,
 		"spec.kernelParams[0].value: has to be one line":                                    `{kernelParams: [{key: vm.swappiness, value: "1\n2"}]}`,
 		"quotes, backslashes and control characters cannot be in a string here":             `{namespaces: [{name: a, labels: {x: '<< replace "a" "\"" .cluster.name >>'}}]}`,
 		"metadata.labels.x: << .cluster.name | printf >>: function \"printf\" is not known": `{namespaces: [{name: a, labels: {x: '<< .cluster.name | printf >>'}}]}`,
@@ -252,15 +268,63 @@ func TestConflicts(t *testing.T) {
 	g.Expect(Texts(Conflicts([]Wants{a, config("other", "1", 0)}), "a")).To(BeEmpty())
 }
 
-func BenchmarkRender(b *testing.B) {
-	text, err := os.ReadFile("testdata/cluster-config.input.yaml")
-	if err != nil {
-		b.Fatal(err)
+// TestGoldenKinds holds that the golden files have objects of every kind that is rendered here, and every preset.
+func TestGoldenKinds(t *testing.T) {
+	g := NewWithT(t)
+	kinds, used := map[string]bool{}, map[string]bool{}
+	for _, config := range cases(t) {
+		r, err := Render(config)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, o := range r.Objects {
+			kinds[o.GetKind()] = true
+		}
+		for _, p := range config.Spec.NetworkPolicies {
+			used[p.Preset] = true
+		}
 	}
-	config := parse(b, string(text))
+	g.Expect(sortedKeys(kinds)).To(ContainElements("ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet", "LimitRange", "Namespace",
+		"NetworkPolicy", "PriorityClass", "ResourceQuota", "Role", "RoleBinding", "ServiceAccount", "StorageClass"))
+	g.Expect(sortedKeys(used)).To(ContainElements(sortedKeys(presets)))
+	g.Expect(used).To(HaveKey(""), "one in full")
+}
+
+// everything returns a ClusterConfig with all kinds of objects, facts and settings of nodes.
+func everything(t testing.TB) *clusterv1.ClusterConfig {
+	all := cases(t)
+	config, facts := all["every-field"], all["facts"]
+	config.Spec.KernelParams, config.Spec.ContainerRuntime = all["nodes"].Spec.KernelParams, all["nodes"].Spec.ContainerRuntime
+	config.Spec.Manifests.Objects = append(config.Spec.Manifests.Objects, facts.Spec.Manifests.Objects...)
+	config.Spec.NetworkPolicies = append(config.Spec.NetworkPolicies, facts.Spec.NetworkPolicies...)
+	config.Spec.ResourceQuotas = append(config.Spec.ResourceQuotas, facts.Spec.ResourceQuotas...)
+	return config
+}
+
+func BenchmarkRender(b *testing.B) {
+	config := everything(b)
 	for b.Loop() {
 		if _, err := Render(config); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkMembers renders one ClusterConfig, and the Kustomizations of 1,000 members with their facts and overrides.
+func BenchmarkMembers(b *testing.B) {
+	config := everything(b)
+	labels := map[string]string{"region": "eu", "pods": "5", "replicas": "3", "swappiness": "7"}
+	for b.Loop() {
+		r, err := Render(config)
+		if err != nil {
+			b.Fatal(err)
+		}
+		program, err := application.Compile(r.Application)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for range 1000 {
+			if _, err := patchesFor(program, labels); err != nil {
+				b.Fatal(err)
+			}
 		}
 	}
 }

@@ -89,6 +89,8 @@ type segment struct {
 // mark. No label, name or YAML scalar holds the character.
 const typedMark = "\x00"
 
+var errNotAlone = errors.New("number and bool have to be alone in their string")
+
 func (t textNode) execute(facts map[string]any) (any, error) {
 	var out bytes.Buffer
 	for _, s := range t.segments {
@@ -113,7 +115,7 @@ func (t textNode) execute(facts map[string]any) (any, error) {
 		return s, nil
 	}
 	if len(t.segments) > 1 {
-		return nil, fmt.Errorf("%s: number and bool have to be alone in their string", t.path)
+		return nil, fmt.Errorf("%s: %w", t.path, errNotAlone)
 	}
 	if s == typedMark+"true" || s == typedMark+"false" {
 		return s == typedMark+"true", nil
@@ -259,6 +261,7 @@ var functions = template.FuncMap{
 	"number":     number,
 	"bool":       boolean,
 	"json":       forJSON,
+	"jsonValue":  jsonValue,
 	"lower":      strings.ToLower,
 	"upper":      strings.ToUpper,
 	"replace":    replace,
@@ -279,6 +282,9 @@ func parseAction(action string) (*template.Template, error) {
 	node, ok := tmpl.Root.Nodes[0].(*parse.ActionNode)
 	if !ok {
 		return nil, errors.New("only facts and functions may stand here, no control structures")
+	}
+	if len(node.Pipe.Decl) > 0 {
+		return nil, errors.New("only facts and functions may stand here, no variables")
 	}
 	return tmpl, checkFunctions(node.Pipe)
 }
@@ -372,11 +378,15 @@ func JSONText(s string) (text, literal string, err error) {
 			continue
 		}
 		dynamic = true
-		action, err := piped(segment.literal)
+		function := "json"
+		if len(t.segments) == 1 {
+			function = "jsonValue" // only then can it be a number
+		}
+		action, err := piped(segment.literal, function)
 		if err != nil {
 			return "", "", fmt.Errorf("%s: %w", segment.literal, err)
 		}
-		if len(t.segments) == 1 && typed.MatchString(segment.literal) {
+		if len(t.segments) == 1 {
 			return action, "", nil
 		}
 		out.WriteString(action)
@@ -387,11 +397,8 @@ func JSONText(s string) (text, literal string, err error) {
 	return `"` + out.String() + `"`, "", nil
 }
 
-// typed matches an action that prints a JSON value which is no string.
-var typed = regexp.MustCompile(`\|\s*(number|bool)\s*-?>>$`)
-
-// piped has an action print for JSON, and writes its strings so that they can stand in one.
-func piped(action string) (string, error) {
+// piped has an action print for JSON by one of the functions below, and writes its strings so that they can stand in one.
+func piped(action, function string) (string, error) {
 	inner := strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(action, "<<"), ">>"))
 	inner = strings.TrimSpace(strings.TrimSuffix(strings.TrimPrefix(inner, "- "), " -"))
 	var out strings.Builder
@@ -412,21 +419,32 @@ func piped(action string) (string, error) {
 		if strings.ContainsFunc(value, func(r rune) bool { return r == '"' || r == '\\' || r == '`' || r < ' ' }) {
 			return "", fmt.Errorf("%s: quotes, backslashes and control characters cannot be in a string here", prefix)
 		}
+		if strings.Contains(value, "<<") || strings.Contains(value, ">>") {
+			return "", fmt.Errorf("%s: << and >> cannot be in a string here", prefix) // they would end the action
+		}
 		out.WriteString("`" + value + "`")
 		inner = inner[len(prefix):]
 	}
 	if strings.ContainsAny(out.String(), `"\'`) {
 		return "", errors.New("quotes and backslashes cannot be here")
 	}
-	return "<< " + out.String() + " | json >>", nil
+	return "<< " + out.String() + " | " + function + " >>", nil
 }
 
-// forJSON escapes a string for the inside of a JSON string; what number and bool print is a value of its own.
-func forJSON(s string) string {
+// forJSON escapes a string for the inside of a JSON string.
+func forJSON(s string) (string, error) {
+	if strings.Contains(s, typedMark) {
+		return "", errNotAlone
+	}
+	return quoted(s), nil
+}
+
+// jsonValue makes a JSON string of a string, and leaves the values that number and bool print.
+func jsonValue(s string) string {
 	if value, ok := strings.CutPrefix(s, typedMark); ok {
 		return value
 	}
-	return quoted(s)
+	return `"` + quoted(s) + `"`
 }
 
 func quoted(s string) string {

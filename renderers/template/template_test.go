@@ -2,8 +2,10 @@ package template
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	. "github.com/onsi/gomega"
 )
@@ -105,6 +107,115 @@ func FuzzCompile(f *testing.F) {
 		}
 		if !strings.Contains(s, ".cluster") && !strings.Contains(s, ".fleet") && !strings.Contains(s, ".application") && out != s {
 			t.Errorf("%q became %q", s, out)
+		}
+	})
+}
+
+// TestJSONText holds what a string becomes in a patch, which is a template again.
+func TestJSONText(t *testing.T) {
+	for _, tt := range []struct{ name, in, text, literal, err string }{
+		{name: "no action", in: "a \"b\"", literal: "a \"b\""},
+		{name: "escaped", in: `\<< .cluster.name >>`, literal: "<< .cluster.name >>"},
+		{name: "literal text is escaped", in: "say \"<< .cluster.name >>\"\n", text: `"say \"<< .cluster.name | json >>\"\n"`},
+		{name: "no action is made of literal text", in: `\<< .fleet.name >> <<EOF << .cluster.name >>`, text: `"\u003c\u003c .fleet.name \u003e\u003e \u003c\u003cEOF << .cluster.name | json >>"`},
+		{name: "strings in an action", in: `<< index .cluster.labels "a/b" >>`, text: "<< index .cluster.labels `a/b` | jsonValue >>"},
+		{name: "number", in: "<< .cluster.labels.n | number >>", text: "<< .cluster.labels.n | number | jsonValue >>"},
+		{name: "number as a call", in: "<< number .cluster.labels.n >>", text: "<< number .cluster.labels.n | jsonValue >>"},
+		{name: "bool", in: "<< .cluster.labels.b|bool ->>", text: "<< .cluster.labels.b|bool | jsonValue >>"},
+		{name: "trim markers", in: "a <<- .cluster.name ->> b", text: `"a << .cluster.name | json >> b"`},
+		{name: "raw strings", in: "<< .cluster.name | replace `a` `b` >>", text: "<< .cluster.name | replace `a` `b` | jsonValue >>"},
+		{name: "signs in a string", in: `x<< .cluster.name | replace "<" "\u00fc>" >>`, text: "\"x<< .cluster.name | replace `<` `ü>` | json >>\""},
+		{name: "the end of an action in a string", in: `<< .cluster.name | replace "\u003e>" "" >>`, err: "<< and >> cannot be in a string here"},
+		{name: "a backslash in a string", in: "<< .cluster.name | replace `\\` \"\" >>", err: "quotes, backslashes and control characters"},
+		{name: "a character", in: `<< .cluster.name | replace 'a' "" >>`, err: "quotes and backslashes cannot be here"},
+		{name: "a variable", in: "<< $x := .cluster.name >>", err: "no variables"},
+		{name: "a quote in a string", in: `<< .cluster.name | replace "\"" "" >>`, err: "quotes, backslashes and control characters"},
+		{name: "a backquote in a string", in: "<< .cluster.name | replace \"`\" \"\" >>", err: "quotes, backslashes and control characters"},
+		{name: "a newline in a string", in: `<< .cluster.name | replace "\n" "" >>`, err: "quotes, backslashes and control characters"},
+		{name: "no function", in: "<< .cluster.name | printf >>", err: "is not known here"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := NewWithT(t)
+			text, literal, err := JSONText(tt.in)
+			if tt.err != "" {
+				g.Expect(err).To(MatchError(ContainSubstring(tt.err)))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(text).To(Equal(tt.text))
+			g.Expect(literal).To(Equal(tt.literal))
+		})
+	}
+}
+
+// asJSON executes a text as a patch is: JSON, with more around it.
+func asJSON(text string, facts map[string]any) (any, error) {
+	v, err := Compile(`[{"op":"replace","path":"/x","value":` + text + `},{"value":"<< .cluster.name | json >>"}]`)
+	if err != nil {
+		return nil, err
+	}
+	out, err := v.Execute(facts)
+	if err != nil {
+		return nil, err
+	}
+	var patch []map[string]any
+	d := json.NewDecoder(strings.NewReader(out.(string)))
+	d.UseNumber()
+	if err := d.Decode(&patch); err != nil {
+		return nil, fmt.Errorf("%s: %w", out, err)
+	}
+	return patch[0]["value"], nil
+}
+
+// FuzzJSONText holds that a string which became text of a patch is what it would have been by itself, whatever stands
+// around its action, and whatever the fact is.
+func FuzzJSONText(f *testing.F) {
+	actions := []string{
+		"<< .cluster.fuzz >>", `<< index .cluster "fuzz" | upper >>`, "<<- .cluster.fuzz ->>", "<< .cluster.fuzz | number >>", "<< number .cluster.fuzz >>",
+		"<< (bool .cluster.fuzz) >>", `<< .cluster.fuzz | number | replace "x" "y" >>`, "<< .cluster.fuzz >> << .cluster.fuzz | lower >>", `\<< .cluster.fuzz >><< .cluster.fuzz >>`,
+		"<< .cluster.fuzz | replace `<` \"\\u0022\" >>", `<< .cluster.fuzz | trimPrefix "a" >>`,
+	}
+	for i := range actions {
+		for _, s := range []string{"", `"`, "\n", "<", "<<", ">>", `\`, "\u2028", "\x7f", "a<< .fleet.name", ".cluster >>", "'`"} {
+			f.Add(i, s, "", "c1")
+			f.Add(i, "", s, s)
+		}
+		f.Add(i, "", "", "3")
+		f.Add(i, "", "", "true")
+		f.Add(i, "n=", "", "1e400")
+	}
+	f.Fuzz(func(t *testing.T, i int, prefix, suffix, fact string) {
+		if !utf8.ValidString(prefix+suffix+fact) || strings.Contains(fact, typedMark) {
+			t.Skip("nothing in Kubernetes holds it")
+		}
+		s := prefix + actions[uint(i)%uint(len(actions))] + suffix
+		facts := map[string]any{
+			"cluster": map[string]any{"name": "c1", "fuzz": fact}, "fleet": map[string]any{"name": "prod"}, "application": map[string]any{"name": "web"},
+		}
+		text, literal, err := JSONText(s)
+		if err != nil {
+			return // it is refused before it does harm
+		}
+		var want any
+		v, err := Compile(s)
+		if err == nil {
+			want, err = v.Execute(facts)
+		}
+		if text == "" {
+			if err != nil || want != literal {
+				t.Errorf("%q became %q and not %v, %v", s, literal, want, err)
+			}
+			return
+		}
+		got, gotErr := asJSON(text, facts)
+		if err != nil {
+			if gotErr == nil {
+				t.Errorf("%q became %s: %v, and not %v", s, text, got, err)
+			}
+			return
+		}
+		if gotErr != nil || got != want {
+			t.Errorf("%q became %s: %#v, %v, and not %#v", s, text, got, gotErr, want)
 		}
 	})
 }

@@ -63,6 +63,7 @@ type ApplicationSpec struct {
 	// A percentage is of the members that have objects. Defaults to 50%.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:Pattern="^(100|[1-9]?[0-9])%$"
+	// +kubebuilder:validation:XValidation:rule="type(self) != int || self >= 0 && self <= 1000000",message="pruneBudget has to be a percentage or a number from 0 to 1000000"
 	// +optional
 	PruneBudget *intstr.IntOrString `json:"pruneBudget,omitempty"`
 

@@ -1,6 +1,9 @@
 package v1alpha1
 
 import (
+	"bytes"
+	"encoding/json"
+
 	"github.com/fluxcd/pkg/apis/kustomize"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -115,6 +118,7 @@ type ClusterConfigSpec struct {
 	// Defaults to 50%.
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:Pattern="^(100|[1-9]?[0-9])%$"
+	// +kubebuilder:validation:XValidation:rule="type(self) != int || self >= 0 && self <= 1000000",message="pruneBudget has to be a percentage or a number from 0 to 1000000"
 	// +optional
 	PruneBudget *intstr.IntOrString `json:"pruneBudget,omitempty"`
 
@@ -183,6 +187,20 @@ type BaselineNamespace struct {
 	DeletionPolicy string `json:"deletionPolicy,omitempty"`
 }
 
+// Quantity is a quantity of Kubernetes, or a text with member facts that becomes one.
+// +kubebuilder:validation:Type=""
+// +kubebuilder:validation:XIntOrString
+type Quantity string
+
+// UnmarshalJSON reads a text, or a whole number of any size: IntOrString, which has 32 bits, would not read bytes.
+func (q *Quantity) UnmarshalJSON(b []byte) error {
+	if bytes.HasPrefix(b, []byte(`"`)) {
+		return json.Unmarshal(b, (*string)(q))
+	}
+	*q = Quantity(b)
+	return nil
+}
+
 // BaselineResourceQuota is a ResourceQuota.
 type BaselineResourceQuota struct {
 	// Name of the ResourceQuota.
@@ -194,7 +212,7 @@ type BaselineResourceQuota struct {
 
 	// Hard are the limits by resource, as quantities; a string may hold member facts.
 	// +required
-	Hard map[string]intstr.IntOrString `json:"hard"`
+	Hard map[string]Quantity `json:"hard"`
 
 	// Scopes of what is counted.
 	// +kubebuilder:validation:MaxItems=16

@@ -362,7 +362,7 @@ func (in *BaselineResourceQuota) DeepCopyInto(out *BaselineResourceQuota) {
 	*out = *in
 	if in.Hard != nil {
 		in, out := &in.Hard, &out.Hard
-		*out = make(map[string]intstr.IntOrString, len(*in))
+		*out = make(map[string]Quantity, len(*in))
 		for key, val := range *in {
 			(*out)[key] = val
 		}

@@ -38,10 +38,24 @@ const (
 )
 
 // refused are documents that the API server refuses, too: see TestAdmissionAgrees.
+const configHead = "apiVersion: cluster.kurator.dev/v1alpha1\nkind: ClusterConfig\nmetadata:\n  name: base\nspec:\n"
+
 var refused = []struct {
 	name, in string
 	errs     []string
 }{
+	{"no target", configHead + "  target: {}\n", []string{"f.yaml:6: ClusterConfig base: spec.target: Invalid value: target needs exactly one of fleet and cluster"}},
+	{"a selector without a fleet", configHead + "  target: {cluster: {name: a}, clusterSelector: {}}\n", []string{"f.yaml:6: ClusterConfig base: spec.target: Invalid value: target.clusterSelector chooses members of a fleet: set target.fleet"}},
+	{"a Secret", configHead + "  target: {fleet: prod}\n  manifests:\n    objects:\n    - {apiVersion: v1, kind: Secret, metadata: {name: a}}\n",
+		[]string{"f.yaml:9: ClusterConfig base: spec.manifests.objects[0]: Invalid value: a Secret must not be published"}},
+	{"an object without a name", configHead + "  target: {fleet: prod}\n  manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {}}]}\n",
+		[]string{"f.yaml:7: ClusterConfig base: spec.manifests.objects[0]: Invalid value: an object needs metadata.name"}},
+	{"a network policy twice over", configHead + "  target: {fleet: prod}\n  networkPolicies: [{namespaces: [a], preset: DefaultDeny, spec: {podSelector: {}}}]\n",
+		[]string{"f.yaml:7: ClusterConfig base: spec.networkPolicies[0]: Invalid value: a network policy needs exactly one of preset and spec"}},
+	{"one namespace twice", configHead + "  target: {fleet: prod}\n  namespaces: [{name: a}, {name: a}]\n", []string{"f.yaml:7: ClusterConfig base: spec.namespaces[1]: Duplicate value"}},
+	{"a binding of nobody", configHead + "  target: {fleet: prod}\n  rbac: {bindings: [{name: a, clusterRole: view}]}\n", []string{"f.yaml:7: ClusterConfig base: spec.rbac.bindings[0]: Invalid value: a binding needs groups, users or serviceAccounts"}},
+	{"a role without a namespace", configHead + "  target: {fleet: prod}\n  rbac: {roles: [{name: a, rules: []}]}\n", []string{"f.yaml:7: ClusterConfig base: spec.rbac.roles: Invalid value: a role needs a namespace"}},
+	{"a path without a source", configHead + "  target: {fleet: prod}\n  manifests: {path: ./a}\n", []string{"f.yaml:7: ClusterConfig base: spec.manifests: Invalid value: path and components are in a Flux source: set sourceRef"}},
 	{"label of a member that is not a string", fleetHead + "spec: {clusters: [{name: c1, labels: {env: prod, gpu: true}}]}\n",
 		[]string{`f.yaml:5: Fleet prod: spec.clusters[0].labels.gpu: Invalid value: "boolean": spec.clusters[0].labels.gpu in body must be of type string`}},
 	{"label that is not a string", fleetHead + "  labels:\n    env: prod\n    gpu: yes\n",
