@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/kustomize"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -95,7 +96,7 @@ func (r *ClusterConfigReconciler) withoutLosses(ctx context.Context, config *clu
 		}
 		holder := holders[loss.Holder]
 		loss.Members = slices.DeleteFunc(slices.Clone(loss.Members), func(m member.Key) bool {
-			return own.has(loss, m) && !holder.arrived(m)
+			return own.has(loss.Object, m) && !holder.arrived(loss.Object, m)
 		})
 		if len(loss.Members) > 0 {
 			losses = append(losses, loss)
@@ -108,6 +109,7 @@ func (r *ClusterConfigReconciler) withoutLosses(ctx context.Context, config *clu
 type delivered struct {
 	app      *appsv1.Application // nil if there is none
 	revision string
+	objects  []*unstructured.Unstructured
 	children map[member.Key]*kustomizev1.Kustomization
 }
 
@@ -123,7 +125,7 @@ func (r *ClusterConfigReconciler) delivered(ctx context.Context, namespace, conf
 	for _, c := range r.configs(ctx, namespace) {
 		if c.Name == config {
 			if rendered, err := r.Baselines.Render(c); err == nil {
-				d.revision = rendered.Revision
+				d.revision, d.objects = rendered.Revision, rendered.Objects
 			}
 		}
 	}
@@ -137,30 +139,32 @@ func (r *ClusterConfigReconciler) delivered(ctx context.Context, namespace, conf
 	return d, nil
 }
 
-// has says whether an object may have been applied to a member: there is a child, and it does not leave the object out.
-func (d *delivered) has(loss baseline.Loss, m member.Key) bool {
+// has says whether an object may have been applied to a member: there is a child, and it is not to leave the object out.
+func (d *delivered) has(object *unstructured.Unstructured, m member.Key) bool {
 	if d.children[m] == nil || d.app == nil || len(d.app.Spec.SyncPolicies) == 0 {
 		return false
 	}
-	exclusion := baseline.Exclude([]*unstructured.Unstructured{loss.Object}, nil).Kustomization.Patches[0]
-	for _, o := range d.app.Spec.SyncPolicies[0].Overrides {
-		if o.Kustomization == nil || !slices.Contains(o.Clusters, m.Name) {
-			continue
-		}
-		for i := range o.Kustomization.Patches {
-			if equality.Semantic.DeepEqual(o.Kustomization.Patches[i], exclusion) {
-				return false
-			}
-		}
-	}
-	return true
+	return !slices.ContainsFunc(d.app.Spec.SyncPolicies[0].Overrides, func(o appsv1.Override) bool {
+		return o.Kustomization != nil && slices.Contains(o.Clusters, m.Name) && d.leaveOut(o.Kustomization.Patches, object)
+	})
 }
 
-// arrived says whether a member has what is declared now.
-func (d *delivered) arrived(m member.Key) bool {
+// arrived says whether a member has what is declared now, and an object with it. What counts is the child that Flux has
+// applied: one that left the object out until now, to another one, is not brought up to date at once, and is Ready meanwhile.
+func (d *delivered) arrived(object *unstructured.Unstructured, m member.Key) bool {
 	child := d.children[m]
 	return child != nil && d.app != nil && d.app.Status.ObservedGeneration == d.app.Generation &&
-		isTrue(fluxReady(child)) && child.Status.LastAppliedRevision == d.revision
+		isTrue(fluxReady(child)) && child.Status.LastAppliedRevision == d.revision && !d.leaveOut(child.Spec.Patches, object)
+}
+
+// leaveOut says whether patches leave an object to another ClusterConfig.
+func (d *delivered) leaveOut(patches []kustomize.Patch, object *unstructured.Unstructured) bool {
+	// The other one may want it in another version.
+	if i := slices.IndexFunc(d.objects, func(o *unstructured.Unstructured) bool { return baseline.SameObject(o, object) }); i >= 0 {
+		object = d.objects[i]
+	}
+	exclusion := baseline.Exclude([]*unstructured.Unstructured{object}, nil).Kustomization.Patches[0]
+	return slices.ContainsFunc(patches, func(p kustomize.Patch) bool { return equality.Semantic.DeepEqual(p, exclusion) })
 }
 
 // takers says which ClusterConfig is to take over what this one, which is being deleted, has on a member, and has not
@@ -202,7 +206,7 @@ func (r *ClusterConfigReconciler) takers(ctx context.Context, config *clusterv1.
 				loses := slices.ContainsFunc(baseline.Losses(conflicts, other.Name), func(l baseline.Loss) bool {
 					return baseline.SameObject(l.Object, object) && slices.Contains(l.Members, m)
 				})
-				if !loses && (!theirs.has(baseline.Loss{Object: object}, m) || !theirs.arrived(m)) {
+				if !loses && !theirs.arrived(object, m) {
 					return fmt.Sprintf("waits for ClusterConfig %s to take over %s %s on %s", other.Name, object.GetKind(), object.GetName(), m.Name), nil
 				}
 			}

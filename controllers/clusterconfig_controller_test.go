@@ -220,6 +220,19 @@ func TestClusterConfigsInConflict(t *testing.T) {
 	h.requests.reset()
 	h.Consistently(h.requests.counted).ShouldNot(Or(HaveKey(HavePrefix("PATCH")), HaveKey(HavePrefix("POST"))))
 
+	t.Log("places changed by another priority alone: the artifacts stay as they are, and still nothing is given up too early")
+	change := func(priority, holder, loser string) {
+		t.Helper()
+		h.apply(quotas + "  priority: " + priority + "\n")
+		h.Eventually(excluded(holder)).Should(BeEmpty())
+		h.Consistently(excluded(loser)).Should(BeEmpty())
+		h.fluxApplies()
+		h.Eventually(excluded(loser)).Should(ConsistOf("baseline-" + loser + "-objects-c1"))
+		h.fluxApplies()
+	}
+	change("20", "quotas", "strict")
+	change("0", "strict", "quotas")
+
 	t.Log("when it goes, the other has it first")
 	h.Expect(h.Delete(t.Context(), h.config("strict"))).To(Succeed())
 	h.Eventually(excluded("quotas")).Should(BeEmpty())

@@ -112,7 +112,7 @@ func FuzzData(f *testing.F) {
 		f.Add("k"+v, v)
 	}
 	f.Fuzz(func(t *testing.T, key, value string) {
-		if !utf8.ValidString(key+value) || strings.HasPrefix(key, "$") {
+		if !utf8.ValidString(key) || !utf8.ValidString(value) || strings.HasPrefix(key, "$") {
 			t.Skip("no API server has it, or it is a directive of kustomize")
 		}
 		if text, literal, err := template.JSONText(value); err != nil || text != "" || literal != value {
@@ -153,7 +153,7 @@ func FuzzFacts(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, s, label string) {
-		if !utf8.ValidString(s+label) || strings.ContainsFunc(label, func(r rune) bool { return r < ' ' }) {
+		if !utf8.ValidString(s) || !utf8.ValidString(label) || strings.ContainsFunc(label, func(r rune) bool { return r < ' ' }) {
 			t.Skip("no label has it")
 		}
 		text, _, err := template.JSONText(s)

@@ -431,16 +431,18 @@ func piped(action, function string) (string, error) {
 	return "<< " + out.String() + " | " + function + " >>", nil
 }
 
-// forJSON escapes a string for the inside of a JSON string.
-func forJSON(s string) (string, error) {
+// forJSON escapes what an action prints for the inside of a JSON string.
+func forJSON(v any) (string, error) {
+	s := fmt.Sprint(v) // as text/template prints it
 	if strings.Contains(s, typedMark) {
 		return "", errNotAlone
 	}
 	return quoted(s), nil
 }
 
-// jsonValue makes a JSON string of a string, and leaves the values that number and bool print.
-func jsonValue(s string) string {
+// jsonValue makes a JSON string of what an action prints, and leaves the values that number and bool print.
+func jsonValue(v any) string {
+	s := fmt.Sprint(v)
 	if value, ok := strings.CutPrefix(s, typedMark); ok {
 		return value
 	}
