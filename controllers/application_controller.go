@@ -83,7 +83,7 @@ func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	}()
 
 	if !app.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, r.finalize(ctx, app)
+		return r.finalize(ctx, app)
 	}
 	if suspended(app, app.Spec.Suspend) {
 		setSuspended(app, app.Annotations, &app.Status.ReconcileRequestStatus)
@@ -106,6 +106,14 @@ func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	}
 	plan := r.decide(ctx, obs)
 	failed := r.apply(ctx, obs, plan)
+	if was := cached.Status.Prune; plan.prune != nil && plan.prune.AllowedBy != "" && (was == nil || was.AllowedBy != plan.prune.AllowedBy) {
+		// A permission is used up before it is used: a process that is killed in between cannot use it twice.
+		app.Status.Prune = plan.prune
+		if err := r.patchStatus(ctx, cached, app); err != nil {
+			return ctrl.Result{}, fmt.Errorf("nothing was ended: %w", err)
+		}
+		cached = r.written.latest(cached)
+	}
 	ending := r.end(ctx, obs, plan)
 	if len(ending) > 0 && !errors.Is(ending[0], errStale) { // a cache that is behind catches up
 		plan.held = append(plan.held, fmt.Sprintf("tried again: %v", ending[0]))

@@ -26,6 +26,10 @@ type plan struct {
 	sources, children []write
 	// endings are to be ended now. They are in order already: what depends on others ends first, in passes of its own.
 	endings []client.Object
+	// kept are the names of what the targets have, whether or not it could be rendered: on a member that is protected,
+	// nothing else is not wanted any more. reachedBy says how Flux reaches the members that are protected.
+	kept      map[object.Ref]bool
+	reachedBy map[string]bool
 	// surplus counts the children that are to end, whether or not now.
 	surplus int
 	// prune is there while there is a surplus.
@@ -122,9 +126,34 @@ func (p *plan) member(key member.Key) *memberState {
 	return s
 }
 
+// protect keeps all that a member has.
+func (p *plan) protect(s *memberState, m *member.Member) {
+	s.protected = true
+	if m.KubeConfig != nil {
+		p.reachedBy[application.Claim(m.KubeConfig, "", "")] = true
+	}
+}
+
+// protects says whether a child belongs to a member that is protected: by its labels; by its name alone, where the
+// member's object is gone and with it the kind; or by how Flux reaches it, whatever somebody has done to the labels.
+func (p *plan) protects(live client.Object) bool {
+	key := memberOf(live)
+	for _, k := range []member.Key{key, {Name: key.Name}} {
+		if s, ok := p.members[k]; ok && k.Name != "" && s.protected {
+			return true
+		}
+	}
+	if s, ok := p.members[key]; ok && s.protected { // the hub
+		return true
+	}
+	via := kubeConfigOf(live)
+	return via != nil && p.reachedBy[application.Claim(via, "", "")]
+}
+
 // decide compares what is declared with what is there.
 func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan {
-	p := &plan{members: map[member.Key]*memberState{}, handover: map[object.Ref]object.Ref{}}
+	p := &plan{members: map[member.Key]*memberState{}, handover: map[object.Ref]object.Ref{},
+		kept: map[object.Ref]bool{}, reachedBy: map[string]bool{}}
 	wanted := map[object.Ref]bool{}
 
 	sourcesOurs := true
@@ -143,8 +172,9 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 				continue
 			}
 			state := p.member(m.Key())
+			p.kept[object.Ref{Kind: policy.Kind, Name: obs.state.ChildName(policy, m)}] = true
 			if m.KubeConfig == nil && m.Name != "" || !m.Ready {
-				state.protected = true
+				p.protect(state, m)
 				rank := failed
 				if m.Reason == member.NotProbedReason {
 					rank = waiting
@@ -153,13 +183,13 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 				continue
 			}
 			if text := obs.unknownDependency(); text != "" {
-				state.protected = true
+				p.protect(state, m)
 				state.is(waiting, waitingReason, "%s", text)
 				continue
 			}
 			child := obs.render(policy, m)
 			if child.err != "" {
-				state.protected = true
+				p.protect(state, m)
 				state.is(failed, application.RenderFailedReason, "%s", child.err)
 				continue
 			}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -15,6 +16,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -33,8 +35,6 @@ func (r *ApplicationReconciler) end(ctx context.Context, obs *observed, p *plan)
 	if err := r.confirm(ctx, obs, endings); err != nil {
 		return []error{fmt.Errorf("nothing was ended: %w", err)}
 	}
-	// The permission of a prune is used up before it is used: a process that is killed in between asks again, and finds
-	// the annotation still good as long as the status does not say otherwise.
 	ended, failures := r.endObjects(ctx, obs.app, p, endings)
 	if ended > 0 {
 		r.Eventf(obs.app, "Normal", "Pruned", "ended %d objects that are not declared any more", ended)
@@ -137,13 +137,13 @@ func newWithName(o client.Object) client.Object {
 }
 
 // finalize ends the children, then the sources, then the Application. It needs no fleet.
-func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Application) error {
+func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Application) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(app, ApplicationFinalizer) {
-		return nil
+		return ctrl.Result{}, nil
 	}
 	children, sources, err := r.observeObjects(ctx, app)
 	if err != nil {
-		return err
+		return ctrl.Result{}, err
 	}
 	var all []client.Object
 	for _, o := range children {
@@ -151,18 +151,18 @@ func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Applic
 	}
 	sortObjects(all)
 	if len(all) > 0 {
-		if before, err := r.endsFirst(ctx, app); err != nil {
-			return err
+		if before, after, err := r.endsFirst(ctx, app); err != nil {
+			return ctrl.Result{}, err
 		} else if before != "" {
 			setEnding(app, "waits for Application %s, which depends on this one, to end first", before)
-			return nil
+			return ctrl.Result{RequeueAfter: after}, nil
 		}
 		obs := &observed{app: app}
 		p := &plan{}
-		now := inReverseOrder(obs.endable(p, all))
+		now := inReverseOrder(all, obs.endable(p, all))
 		_, failures := r.endObjects(ctx, app, p, now)
 		setEnding(app, "%s", endingMessage(all, p.held))
-		return errors.Join(failures...)
+		return ctrl.Result{}, errors.Join(failures...)
 	}
 
 	var unused []client.Object
@@ -173,27 +173,38 @@ func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Applic
 		sortObjects(unused)
 		_, failures := r.endObjects(ctx, app, &plan{}, unused)
 		setEnding(app, "%d sources are ending", len(unused))
-		return errors.Join(failures...)
+		return ctrl.Result{}, errors.Join(failures...)
 	}
 	r.forget(client.ObjectKeyFromObject(app))
 	before := app.DeepCopy()
 	controllerutil.RemoveFinalizer(app, ApplicationFinalizer)
-	return client.IgnoreNotFound(r.Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner)))
+	return ctrl.Result{}, client.IgnoreNotFound(r.Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner)))
 }
 
-// endsFirst returns an Application that depends on this one and is being deleted, too.
-func (r *ApplicationReconciler) endsFirst(ctx context.Context, app *appsv1.Application) (string, error) {
+// together is for how long an Application that was deleted waits for those that depend on it to be deleted, too: kubectl
+// deletes one after the other. Deletion timestamps are whole seconds.
+const together = 2 * time.Second
+
+// endsFirst returns an Application that depends on this one and is being deleted, too, or may be in a moment; then with
+// the time to look again.
+func (r *ApplicationReconciler) endsFirst(ctx context.Context, app *appsv1.Application) (name string, after time.Duration, err error) {
 	var dependents appsv1.ApplicationList
 	if err := r.List(ctx, &dependents, client.InNamespace(app.Namespace), client.MatchingFields{dependsOnIndex: app.Name}, client.UnsafeDisableDeepCopy); err != nil {
-		return "", err
+		return "", 0, err
 	}
 	for i := range dependents.Items {
 		d := &dependents.Items[i]
-		if deleting(d) && !slices.ContainsFunc(app.Spec.DependsOn, func(n appsv1.NameReference) bool { return n.Name == d.Name }) {
-			return d.Name, nil
+		if slices.ContainsFunc(app.Spec.DependsOn, func(n appsv1.NameReference) bool { return n.Name == d.Name }) {
+			continue // they wait for each other
+		}
+		if deleting(d) {
+			return d.Name, 0, nil
+		}
+		if left := together - time.Since(app.DeletionTimestamp.Time); left > 0 {
+			name, after = d.Name, left
 		}
 	}
-	return "", nil
+	return name, after, nil
 }
 
 func endingMessage(all []client.Object, held []string) string {

@@ -1,7 +1,10 @@
 package controllers
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,22 +22,27 @@ import (
 // decideEndings plans the end of what is not wanted any more: only where it is known that it is not, within the
 // budget, and in reverse order of dependencies.
 func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
-	var surplus []client.Object
+	// What a protected member has and is not to have is not ended now, and counts for the budget: a prune that is too large
+	// is not smaller because some of its members do not answer.
+	var surplus, unwanted []client.Object
 	for ref, live := range o.children {
-		if !wanted[ref] && !p.member(memberOf(live)).protected {
+		protected := p.protects(live)
+		if wanted[ref] || protected && p.kept[ref] || o.goesNowhere(p, live) || !protected && p.nameless(live) {
+			continue
+		}
+		unwanted = append(unwanted, live)
+		if !protected {
 			surplus = append(surplus, live)
 		}
 	}
 	sortObjects(surplus)
-	surplus = slices.DeleteFunc(surplus, func(live client.Object) bool {
-		return o.missingMember(p, memberOf(live)) || o.goesNowhere(p, live) || p.nameless(live)
-	})
+	slices.Sort(p.held)
 
 	if unknown := o.unknownFleets(); len(unknown) > 0 && len(surplus) > 0 {
 		p.held = append(p.held, fmt.Sprintf("%d objects are not ended as long as the members are not all known: %s",
 			len(surplus), o.unknown[unknown[0]].message))
-	} else if o.withinBudget(p, surplus) {
-		p.endings = append(p.endings, inReverseOrder(p.replaced(o.endable(p, surplus)))...)
+	} else if o.withinBudget(p, surplus, unwanted) {
+		p.endings = append(p.endings, inReverseOrder(surplus, p.replaced(o.endable(p, surplus)))...)
 	}
 	p.surplus = len(surplus)
 	o.endSources(p, wanted)
@@ -43,13 +51,6 @@ func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
 			delete(p.members, key)
 		}
 	}
-}
-
-// missingMember says whether a child belongs to a member that a fleet names and that does not exist: it has lost its
-// kind, and is protected under its name.
-func (o *observed) missingMember(p *plan, key member.Key) bool {
-	s, ok := p.members[member.Key{Name: key.Name}]
-	return ok && key.Name != "" && s.protected
 }
 
 // goesNowhere says whether a child is of a policy that names a cluster which does not exist: as with a fleet that does
@@ -109,17 +110,18 @@ func (p *plan) replaced(surplus []client.Object) []client.Object {
 	})
 }
 
-// inReverseOrder returns what can end now: nothing that another one that is to end comes after.
-func inReverseOrder(surplus []client.Object) []client.Object {
+// inReverseOrder returns those of the candidates that can end now: nothing that another one that is to end comes after,
+// whether or not that one can end now.
+func inReverseOrder(surplus, candidates []client.Object) []client.Object {
 	needed := map[object.Ref]bool{}
 	for _, live := range surplus {
 		for _, ref := range dependsOn(live) {
 			needed[ref] = true
 		}
 	}
-	now := slices.DeleteFunc(slices.Clone(surplus), func(live client.Object) bool { return needed[kindOf(live)] })
-	if len(now) == 0 {
-		return surplus // they wait for each other, which only a hand can have made
+	now := slices.DeleteFunc(slices.Clone(candidates), func(live client.Object) bool { return needed[kindOf(live)] })
+	if len(now) == 0 && len(candidates) == len(surplus) {
+		return candidates // they wait for each other, which only a hand can have made
 	}
 	return now
 }
@@ -145,48 +147,62 @@ func (o *observed) endSources(p *plan, wanted map[object.Ref]bool) {
 	p.endings = append(p.endings, unused...)
 }
 
-// withinBudget fills in the prune status, and says whether the surplus may end.
-func (o *observed) withinBudget(p *plan, surplus []client.Object) bool {
-	if len(surplus) == 0 {
-		return false
-	}
+// withinBudget fills in the prune status, and says whether the surplus may end. Unwanted is the surplus and what cannot
+// end now because its member is protected.
+func (o *observed) withinBudget(p *plan, surplus, unwanted []client.Object) bool {
 	ending, having := map[member.Key]bool{}, map[member.Key]bool{}
 	for _, live := range o.children {
 		having[memberOf(live)] = true
 	}
-	for _, live := range surplus {
+	for _, live := range unwanted {
 		ending[memberOf(live)] = true
 	}
 	status, before := &o.app.Status, o.app.Status.Prune
-	p.prune = &appsv1.PruneStatus{Members: len(ending), Of: len(having), Objects: len(surplus)}
-	if !o.overBudget(ending, len(having)) {
-		return true
+	given, allow := o.app.Annotations[fleetv1.AllowPruneAnnotation], allowPruneFor(o.app.Generation, o.app.Status.LastHandledPrune)
+	within := !o.overBudget(ending, len(having))
+	if given == allow && (within || before == nil || before.Allow != allow) {
+		// It was given before it was asked for: with an old commit, or for what did not come to be. It would lie in wait.
+		status.LastHandledPrune, allow = given, allowPruneFor(o.app.Generation, given)
 	}
-
-	given := o.app.Annotations[fleetv1.AllowPruneAnnotation]
-	if before != nil && before.AllowedBy != "" && before.AllowedBy == given && o.wasAllowed(surplus, before) { // goes on
+	if len(surplus) == 0 {
+		return false
+	}
+	p.prune = &appsv1.PruneStatus{Members: len(ending), Of: len(having), Objects: len(unwanted)}
+	switch {
+	case within:
+		return true
+	case before != nil && before.AllowedBy != "" && before.AllowedBy == given && o.wasAllowed(surplus, before): // goes on
 		p.prune.AllowedBy = given
-		return true
-	}
-	p.prune.Allow = allowPruneFor(o.app.Generation, status.LastHandledPrune)
-	if given == p.prune.Allow { // no other: one that was used before, and comes back with an old commit, allows nothing
-		p.prune.AllowedBy, p.prune.Allow, status.LastHandledPrune = given, "", given
+	case given == allow:
+		p.prune.AllowedBy, status.LastHandledPrune = given, given
 		o.state.allowed = uids(surplus)
-		return true
+	default:
+		p.prune.Allow = allow
+		return false
 	}
-	return false
+	p.prune.Digest = digestOf(surplus)
+	return true
 }
 
 // wasAllowed says whether a prune that was allowed covers all of the surplus. What came to be too many since is another
-// prune. A new process knows only the number.
+// prune. A new process knows only the digest of what was left: if that is something else by now, it asks again.
 func (o *observed) wasAllowed(surplus []client.Object, before *appsv1.PruneStatus) bool {
 	if o.state.allowed == nil {
-		if len(surplus) > before.Objects {
+		if digestOf(surplus) != before.Digest {
 			return false
 		}
 		o.state.allowed = uids(surplus)
 	}
 	return !slices.ContainsFunc(surplus, func(live client.Object) bool { return !o.state.allowed[live.GetUID()] })
+}
+
+// digestOf stands for just these objects.
+func digestOf(objects []client.Object) string {
+	h := sha256.New()
+	for _, uid := range slices.Sorted(maps.Keys(uids(objects))) {
+		fmt.Fprintln(h, uid)
+	}
+	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
 func uids(objects []client.Object) map[types.UID]bool {

@@ -297,6 +297,9 @@ type PruneStatus struct {
 	// AllowedBy is the value of the annotation that allowed it.
 	// +optional
 	AllowedBy string `json:"allowedBy,omitempty"`
+	// Digest stands for the objects that are left of those that were allowed to end.
+	// +optional
+	Digest string `json:"digest,omitempty"`
 }
 
 // Application delivers manifests or charts from one source to the members of fleets.
