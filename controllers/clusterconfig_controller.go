@@ -134,6 +134,8 @@ type renderedBaseline struct {
 	generation int64
 	*baseline.Rendered
 	err error
+	// last is the one before, if this one cannot be rendered: what is delivered still.
+	last *baseline.Rendered
 }
 
 // Render renders a ClusterConfig, or returns what it was rendered to before. The outcome is shared and only read.
@@ -151,8 +153,27 @@ func (b *Baselines) Render(config *clusterv1.ClusterConfig) (*baseline.Rendered,
 	if b.m == nil {
 		b.m = map[types.NamespacedName]renderedBaseline{}
 	}
-	b.m[key] = renderedBaseline{config.UID, config.Generation, rendered, err}
+	next := renderedBaseline{uid: config.UID, generation: config.Generation, Rendered: rendered, err: err}
+	if before := b.m[key]; err != nil && before.uid == config.UID {
+		next.last = before.Rendered
+		if before.err != nil {
+			next.last = before.last
+		}
+	}
+	b.m[key] = next
 	return rendered, err
+}
+
+// Delivered returns what of a ClusterConfig is on the members: what it renders to, or, if it cannot be rendered, what it
+// did before, as far as this process knows.
+func (b *Baselines) Delivered(config *clusterv1.ClusterConfig) *baseline.Rendered {
+	rendered, err := b.Render(config)
+	if err == nil {
+		return rendered
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.m[client.ObjectKeyFromObject(config)].last
 }
 
 func (b *Baselines) forget(key types.NamespacedName) {

@@ -188,12 +188,13 @@ func TestClusterConfigsInConflict(t *testing.T) {
 	h.fluxApplies()
 	h.Eventually(h.said("quotas", meta.ReadyCondition)).Should(HavePrefix("True "))
 
-	excluded := func(config string) func() []string {
+	// with returns the Kustomizations of a ClusterConfig in which the quota has an annotation.
+	with := func(config, annotation string) func() []string {
 		return func() []string {
 			var out []string
 			for name, k := range h.kustomizations() {
 				for _, p := range k.Spec.Patches {
-					if strings.HasPrefix(name, "baseline-"+config+"-") && strings.Contains(p.Patch, "$patch: delete") && strings.Contains(p.Patch, "ResourceQuota") {
+					if strings.HasPrefix(name, "baseline-"+config+"-") && p.Target.Kind == "ResourceQuota" && strings.Contains(p.Patch, annotation) {
 						out = append(out, name)
 					}
 				}
@@ -201,18 +202,23 @@ func TestClusterConfigsInConflict(t *testing.T) {
 			return out
 		}
 	}
+	const yields, keeps = "ssa: IfNotPresent", "prune: disabled"
 
-	t.Log("the one with the priority has it, and the other gives it up only when it has arrived")
+	t.Log("the one with the priority has it; the other applies it only where it is not there, and neither prunes it")
 	strict := strings.NewReplacer("name: quotas", "name: strict", "{fleet: prod}", "{cluster: {name: c1}}", `pods: "10"`, `pods: "1"`).Replace(quotas) + "  priority: 10\n"
 	h.apply(strict)
 	h.Eventually(h.kustomizations).Should(HaveKey("baseline-strict-objects-c1"))
 	h.Eventually(h.said("quotas", clusterv1.ConflictCondition)).Should(And(ContainSubstring("spec.hard.pods"), ContainSubstring("strict")))
 	h.Eventually(h.said("strict", clusterv1.ConflictCondition)).Should(And(ContainSubstring("spec.hard.pods"), ContainSubstring("quotas")))
-	h.Consistently(excluded("quotas")).Should(BeEmpty())
-	h.fluxAppliesOne(h.kustomizations()["baseline-strict-objects-c1"])
-	h.Eventually(excluded("quotas")).Should(ConsistOf("baseline-quotas-objects-c1"))
-	h.Consistently(excluded("strict")).Should(BeEmpty())
-	h.fluxApplies()
+	settled := func(holder, loser string) {
+		t.Helper()
+		h.Eventually(with(loser, yields)).Should(ConsistOf("baseline-" + loser + "-objects-c1"))
+		h.Eventually(with(holder, keeps)).Should(ConsistOf("baseline-" + holder + "-objects-c1"))
+		h.Eventually(with(holder, yields)).Should(BeEmpty())
+		h.Eventually(with(loser, keeps)).Should(BeEmpty())
+		h.fluxApplies()
+	}
+	settled("strict", "quotas")
 	h.Eventually(h.said("quotas", meta.ReadyCondition)).Should(HavePrefix("True "))
 
 	t.Log("standing still is free")
@@ -220,26 +226,22 @@ func TestClusterConfigsInConflict(t *testing.T) {
 	h.requests.reset()
 	h.Consistently(h.requests.counted).ShouldNot(Or(HaveKey(HavePrefix("PATCH")), HaveKey(HavePrefix("POST"))))
 
-	t.Log("places changed by another priority alone: the artifacts stay as they are, and still nothing is given up too early")
-	change := func(priority, holder, loser string) {
-		t.Helper()
-		h.apply(quotas + "  priority: " + priority + "\n")
-		h.Eventually(excluded(holder)).Should(BeEmpty())
-		h.Consistently(excluded(loser)).Should(BeEmpty())
-		h.fluxApplies()
-		h.Eventually(excluded(loser)).Should(ConsistOf("baseline-" + loser + "-objects-c1"))
-		h.fluxApplies()
-	}
-	change("20", "quotas", "strict")
-	change("0", "strict", "quotas")
+	t.Log("places changed by another priority alone")
+	h.apply(quotas + "  priority: 20\n")
+	settled("quotas", "strict")
+	h.apply(quotas + "  priority: 0\n")
+	settled("strict", "quotas")
 
-	t.Log("when it goes, the other has it first")
+	t.Log("one that cannot be rendered any more has what it had, as it is on the members still")
+	h.apply(strings.Replace(strict, "- {name: default", "- {name: default, namespace: shop, hard: {pods: 1}}\n  - {name: default", 1))
+	h.Eventually(h.said("strict", meta.StalledCondition)).Should(HavePrefix("True InvalidSpec"))
+	h.Consistently(with("quotas", yields)).Should(ConsistOf("baseline-quotas-objects-c1"))
+
+	t.Log("when it goes, the other has it")
 	h.Expect(h.Delete(t.Context(), h.config("strict"))).To(Succeed())
-	h.Eventually(excluded("quotas")).Should(BeEmpty())
-	h.Consistently(h.kustomizations).Should(HaveKey("baseline-strict-objects-c1"))
-	h.Expect(h.said("strict", meta.ReadyCondition)()).To(ContainSubstring("waits for ClusterConfig quotas to take over"))
-	h.fluxApplies()
 	h.Eventually(h.kustomizations).ShouldNot(HaveKey("baseline-strict-objects-c1"))
+	h.Eventually(with("quotas", yields)).Should(BeEmpty())
+	h.Expect(with("quotas", keeps)()).To(BeEmpty(), "and prunes it again, as nobody else wants it")
 	h.Eventually(h.said("quotas", clusterv1.ConflictCondition)).Should(BeEmpty())
 }
 

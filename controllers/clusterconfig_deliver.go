@@ -58,12 +58,8 @@ func (r *ClusterConfigReconciler) deliver(ctx context.Context, config *clusterv1
 		return err
 	}
 	setConflict(config, conflicts)
-	app, err := r.withoutLosses(ctx, config, rendered, conflicts)
-	if err != nil {
-		return err
-	}
 	wanted := map[string]bool{}
-	for _, a := range []*appsv1.Application{app, rendered.Overlay} {
+	for _, a := range []*appsv1.Application{rendered.Settled(conflicts, config.Name), rendered.Overlay} {
 		if a == nil {
 			continue
 		}

@@ -24,14 +24,6 @@ func (r *ClusterConfigReconciler) finalize(ctx context.Context, config *clusterv
 		return err
 	}
 	if len(apps) > 0 {
-		before, err := r.takers(ctx, config)
-		if err != nil {
-			return err
-		}
-		if before != "" {
-			setConfigEnding(config, before)
-			return nil
-		}
 		if err := r.endApplications(ctx, config, nil); err != nil {
 			return err
 		}

@@ -56,33 +56,36 @@ func Targets(config *clusterv1.ClusterConfig, fleets map[string]*fleetv1.Fleet, 
 	return keys
 }
 
-// Without returns the Application of a ClusterConfig that leaves out what others have on some members.
-func (r *Rendered) Without(losses []Loss) *appsv1.Application {
-	if len(losses) == 0 {
-		return r.Application
-	}
-	// Objects that are lost on the same members are left out together.
+// Settled returns the Application of a ClusterConfig when it is settled who has what several want on a member.
+//
+// Who has not got an object applies it only if it is not there (Flux's ssa: IfNotPresent), so nothing flips; it stays in
+// Flux's inventory all the same, so nothing is pruned whenever another one gets it. Who has it keeps Flux from pruning it
+// (prune: disabled) as long as others want it: whatever becomes of this ClusterConfig, the object stays for them.
+func (r *Rendered) Settled(conflicts []Conflict, config string) *appsv1.Application {
 	type group struct {
-		objects []*unstructured.Unstructured
-		members []string
+		key, value string
+		objects    []*unstructured.Unstructured
+		members    []string
 	}
 	var groups []*group
-	for _, loss := range losses {
-		var names []string
-		for _, m := range loss.Members {
-			names = append(names, m.Name)
+	settle := func(of []shared, key, value string) {
+		for _, s := range of {
+			i := slices.IndexFunc(groups, func(g *group) bool { return g.key == key && slices.Equal(g.members, s.members) })
+			if i < 0 {
+				groups = append(groups, &group{key: key, value: value, members: s.members})
+				i = len(groups) - 1
+			}
+			groups[i].objects = append(groups[i].objects, s.object)
 		}
-		slices.Sort(names)
-		i := slices.IndexFunc(groups, func(g *group) bool { return slices.Equal(g.members, names) })
-		if i < 0 {
-			groups = append(groups, &group{members: names})
-			i = len(groups) - 1
-		}
-		groups[i].objects = append(groups[i].objects, loss.Object)
+	}
+	settle(sharedObjects(conflicts, func(c *Conflict) (*unstructured.Unstructured, bool) { return c.lost, c.Loser.Name == config }), ssaAnnotation, "IfNotPresent")
+	settle(sharedObjects(conflicts, func(c *Conflict) (*unstructured.Unstructured, bool) { return c.held, c.Holder.Name == config }), pruneAnnotation, "disabled")
+	if len(groups) == 0 || r.Application == nil {
+		return r.Application
 	}
 	app := r.Application.DeepCopy()
 	for _, g := range groups {
-		app.Spec.SyncPolicies[0].Overrides = append(app.Spec.SyncPolicies[0].Overrides, Exclude(g.objects, g.members))
+		app.Spec.SyncPolicies[0].Overrides = append(app.Spec.SyncPolicies[0].Overrides, annotate(g.objects, g.members, g.key, g.value))
 	}
 	return app
 }
@@ -179,7 +182,7 @@ func (c *Composition) namespace(d *application.Declared, namespace string, names
 		}
 		apps := []*appsv1.Application{x.Overlay}
 		if x.Application != nil {
-			apps = slices.Insert(apps, 0, x.Without(Losses(conflicts, x.config.Name)))
+			apps = slices.Insert(apps, 0, x.Settled(conflicts, x.config.Name))
 		}
 		for _, app := range apps {
 			if app == nil {

@@ -99,26 +99,36 @@ func Conflicts(all []Wants) []Conflict {
 	return out
 }
 
-// Loss is an object that a ClusterConfig wants and another one has.
-type Loss struct {
-	Object  *unstructured.Unstructured
-	Holder  string
-	Members []member.Key
+// shared is an object that others want as well, and on which members, by name and sorted.
+type shared struct {
+	object  *unstructured.Unstructured
+	members []string
 }
 
-// Losses returns what a ClusterConfig leaves to others.
-func Losses(conflicts []Conflict, config string) []Loss {
-	var out []Loss
-	for _, c := range conflicts {
-		if c.Loser.Name == config {
-			out = append(out, Loss{Object: c.lost, Holder: c.Holder.Name, Members: c.Members})
+// sharedObjects returns the objects that a side of the conflicts has, each once.
+func sharedObjects(conflicts []Conflict, side func(*Conflict) (*unstructured.Unstructured, bool)) []shared {
+	var out []shared
+	at := map[Key]int{}
+	for i := range conflicts {
+		object, ok := side(&conflicts[i])
+		if !ok {
+			continue
 		}
+		key := KeyOf(object)
+		if _, ok := at[key]; !ok {
+			at[key] = len(out)
+			out = append(out, shared{object: object})
+		}
+		for _, m := range conflicts[i].Members {
+			out[at[key]].members = append(out[at[key]].members, m.Name)
+		}
+	}
+	for i := range out {
+		slices.Sort(out[i].members)
+		out[i].members = slices.Compact(out[i].members)
 	}
 	return out
 }
-
-// SameObject says whether two objects are one on a member.
-func SameObject(a, b *unstructured.Unstructured) bool { return KeyOf(a) == KeyOf(b) }
 
 // Texts says, to those who look at one ClusterConfig, what it and others do not agree on.
 func Texts(conflicts []Conflict, config string) []string {
@@ -200,13 +210,16 @@ func short(v any) string {
 	if v == nil {
 		return "unset"
 	}
-	b, err := json.Marshal(v)
-	if err != nil {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
 		return fmt.Sprint(v)
 	}
 	const most = 100
-	if runes := []rune(string(b)); len(runes) > most {
+	text := strings.TrimSpace(b.String())
+	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most]) + "…"
 	}
-	return string(b)
+	return text
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/fleetwright/fleetwright/renderers/template"
 )
 
-// TestExcludeIsExact holds that just the object meant is left out: kustomize takes names for regular expressions, and what
+// TestPatchesAreExact holds that just the object meant is changed: kustomize takes names for regular expressions, and what
 // is empty in a target for anything.
-func TestExcludeIsExact(t *testing.T) {
+func TestPatchesAreExact(t *testing.T) {
 	g := NewWithT(t)
 	r, err := Render(parse(t, `
 metadata: {name: c}
@@ -33,21 +33,20 @@ spec:
     - {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: "a:'\"*\\"}}
 `))
 	g.Expect(err).NotTo(HaveOccurred())
-	for _, out := range r.Objects {
-		built, err := Expand(r.Files, Exclude([]*unstructured.Unstructured{out}, []string{"m1"}).Kustomization.Patches, "./")
+	for _, one := range r.Objects {
+		built, err := Expand(r.Files, annotate([]*unstructured.Unstructured{one}, []string{"m1"}, ssaAnnotation, "IfNotPresent").Kustomization.Patches, "./")
 		g.Expect(err).NotTo(HaveOccurred())
-		var left, want []Key
+		var changed, all []Key
 		for _, doc := range strings.Split(string(built), "\n---\n") {
 			o := &unstructured.Unstructured{}
 			g.Expect(yaml.Unmarshal([]byte(doc), &o.Object)).To(Succeed())
-			left = append(left, KeyOf(o))
-		}
-		for _, o := range r.Objects {
-			if o != out {
-				want = append(want, KeyOf(o))
+			all = append(all, KeyOf(o))
+			if o.GetAnnotations()[ssaAnnotation] == "IfNotPresent" {
+				changed = append(changed, KeyOf(o))
 			}
 		}
-		g.Expect(left).To(ConsistOf(want), "without %s", KeyOf(out))
+		g.Expect(changed).To(ConsistOf(KeyOf(one)))
+		g.Expect(all).To(HaveLen(len(r.Objects)))
 	}
 }
 
@@ -55,7 +54,7 @@ func TestRefusedToo(t *testing.T) {
 	for says, spec := range map[string]string{
 		"spec.kernelParams[1].key: vm/swappiness is spec.kernelParams[0], too":                    `{kernelParams: [{key: vm.swappiness, value: "1"}, {key: vm/swappiness, value: "2"}]}`,
 		`spec.manifests.objects[0].kind: "../../x" is no kind`:                                    `{manifests: {objects: [{apiVersion: v1, kind: ../../x, metadata: {name: a}}]}}`,
-		"kustomize leaves out what has it":                                                        `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {config.kubernetes.io/local-config: "true"}}}]}}`,
+		"it is kustomize's own, which leaves out what has it":                                     `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, annotations: {config.kubernetes.io/local-config: ""}}}]}}`,
 		"spec.manifests.objects[0]: ConfigMap b/a: data.a: the character U+0085 does not come":    `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: b}, data: {a: "\u0085"}}]}}`,
 		"spec.manifests.objects[0]: ConfigMap b/a: data: YAML takes the key << for another thing": `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: b}, data: {"<<": x}}]}}`,
 		"spec.manifests.objects[0]: Namespace shop is in spec.namespaces[0] already":              `{namespaces: [{name: shop}], manifests: {objects: [{apiVersion: v1, kind: Namespace, metadata: {name: shop}}]}}`,

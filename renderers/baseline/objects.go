@@ -317,6 +317,16 @@ func namespaced(o *unstructured.Unstructured) bool {
 	return is
 }
 
+// kustomizes returns an annotation of an object that kustomize would act on; empty if there is none.
+func kustomizes(o *unstructured.Unstructured) string {
+	for _, key := range slices.Sorted(maps.Keys(o.GetAnnotations())) {
+		if strings.HasPrefix(key, "config.kubernetes.io/") || strings.HasPrefix(key, "internal.config.kubernetes.io/") {
+			return key
+		}
+	}
+	return ""
+}
+
 func (c *collector) manifest(raw []byte, i int) {
 	path := fmt.Sprintf("spec.manifests.objects[%d]", i)
 	tree, err := decode(raw)
@@ -336,8 +346,8 @@ func (c *collector) manifest(raw []byte, i int) {
 		c.fail("%s: a kustomization is no object: put it into a Git repository, and name that in manifests.sourceRef", path)
 	case len(validation.IsDNS1035Label(strings.ToLower(o.GetKind()))) > 0:
 		c.fail("%s.kind: %q is no kind", path, o.GetKind())
-	case o.GetAnnotations()["config.kubernetes.io/local-config"] != "":
-		c.fail("%s.metadata.annotations[config.kubernetes.io/local-config]: kustomize leaves out what has it: take it out", path)
+	case kustomizes(o) != "":
+		c.fail("%s.metadata.annotations[%s]: it is kustomize's own, which leaves out what has it, or fails: take it out", path, kustomizes(o))
 	case o.GetNamespace() == "" && namespaced(o):
 		c.fail("%s: %s %s needs metadata.namespace", path, o.GetKind(), o.GetName())
 	case o.GetKind() == "ConfigMap" && o.GetName() == factsName:

@@ -48,6 +48,7 @@ type Rendered struct {
 const (
 	pruneAnnotation = "kustomize.toolkit.fluxcd.io/prune"
 	forceAnnotation = "kustomize.toolkit.fluxcd.io/force"
+	ssaAnnotation   = "kustomize.toolkit.fluxcd.io/ssa"
 	// applyTimeout bounds how long Flux waits for what it has applied to be healthy.
 	applyTimeout = 5 * time.Minute
 	// policyName and overlayName are the sync policies of the Applications.
@@ -219,14 +220,14 @@ func selector(o *unstructured.Unstructured) *kustomize.Selector {
 	}
 }
 
-// Exclude returns an override that leaves objects out on members.
-func Exclude(objects []*unstructured.Unstructured, members []string) appsv1.Override {
+// annotate returns an override that gives objects an annotation on members.
+func annotate(objects []*unstructured.Unstructured, members []string, key, value string) appsv1.Override {
 	o := appsv1.Override{Clusters: members, Kustomization: &appsv1.KustomizationOverride{}}
 	for _, object := range objects {
 		o.Kustomization.Patches = append(o.Kustomization.Patches, kustomize.Patch{
 			Target: selector(object),
-			Patch: fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata:\n  name: %s\n$patch: delete\n",
-				object.GetAPIVersion(), object.GetKind(), strconv.Quote(object.GetName())),
+			Patch: fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata:\n  name: %s\n  annotations:\n    %s: %s\n",
+				object.GetAPIVersion(), object.GetKind(), strconv.Quote(object.GetName()), key, value),
 		})
 	}
 	return o

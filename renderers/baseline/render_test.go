@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fluxcd/pkg/apis/kustomize"
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/yaml"
@@ -244,26 +243,20 @@ func TestConflicts(t *testing.T) {
 	g.Expect(Texts(conflicts, "a")).To(ConsistOf(
 		`ResourceQuota shop/q on m2: spec.hard.pods is "0", as in ClusterConfig strict, which has it (priority 5), and not "1", as here`,
 		`ResourceQuota shop/q on m1: spec.hard.pods is "1", as here, and not "2", as in ClusterConfig b (priority 0)`))
-	lost := map[string][]member.Key{}
-	for _, l := range Losses(conflicts, "a") {
-		lost[KeyOf(l.Object).String()] = l.Members
-	}
-	g.Expect(lost).To(Equal(map[string][]member.Key{"ResourceQuota shop/q": {{Name: "m2"}}, "Namespace shop": {{Name: "m2"}}}),
-		"what both want alike is one's, too, and nothing to report")
-	g.Expect(Losses(conflicts, "strict")).To(BeEmpty())
-
-	t.Log("what is left out is not on the member")
 	r, err := Render(a.Config)
 	g.Expect(err).NotTo(HaveOccurred())
-	app := r.Without(Losses(conflicts, "a"))
-	var patches []kustomize.Patch
-	for _, o := range app.Spec.SyncPolicies[0].Overrides {
-		g.Expect(o.Clusters).To(Equal([]string{"m2"}))
-		patches = append(patches, o.Kustomization.Patches...)
+	on := map[string][]string{}
+	for _, o := range r.Settled(conflicts, "a").Spec.SyncPolicies[0].Overrides {
+		for _, p := range o.Kustomization.Patches {
+			_, annotation, _ := strings.Cut(p.Patch, "annotations:\n    ")
+			on[p.Target.Kind+" "+strings.TrimSpace(annotation)] = o.Clusters
+		}
 	}
-	built, err := Expand(r.Files, patches, "./")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(strings.TrimSpace(string(built))).To(BeEmpty())
+	g.Expect(on).To(Equal(map[string][]string{
+		"ResourceQuota kustomize.toolkit.fluxcd.io/ssa: IfNotPresent": {"m2"}, "Namespace kustomize.toolkit.fluxcd.io/ssa: IfNotPresent": {"m2"},
+		"ResourceQuota kustomize.toolkit.fluxcd.io/prune: disabled": {"m1"}, "Namespace kustomize.toolkit.fluxcd.io/prune: disabled": {"m1"},
+	}), "what both want alike is one's, too, and nothing to report")
+	g.Expect(r.Settled(nil, "a")).To(BeIdenticalTo(r.Application))
 	g.Expect(Conflicts([]Wants{a, config("other", "1", 0)})).NotTo(BeEmpty())
 	g.Expect(Texts(Conflicts([]Wants{a, config("other", "1", 0)}), "a")).To(BeEmpty())
 }
