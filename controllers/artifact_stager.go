@@ -57,7 +57,7 @@ func (s *ArtifactStager) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.
 	if s.serves(config) {
 		rendered, err := s.Baselines.Render(config)
 		if err == nil { // else the leader says so in the status
-			if err := publish(ctx, s.Publisher, config, rendered); err != nil {
+			if _, err := publish(ctx, s.Publisher, config, rendered); err != nil {
 				return ctrl.Result{}, err
 			}
 		}

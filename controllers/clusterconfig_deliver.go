@@ -33,22 +33,21 @@ func artifactKey(config types.NamespacedName) types.NamespacedName {
 	return types.NamespacedName{Namespace: config.Namespace, Name: baseline.Name(config.Name)}
 }
 
-// publish stores the files of a ClusterConfig. It is nil if there are none.
-func publish(ctx context.Context, p publisher.Publisher, config *clusterv1.ClusterConfig, rendered *baseline.Rendered) error {
+// publish stores the files of a ClusterConfig. The artifact is nil if there are none.
+func publish(ctx context.Context, p publisher.Publisher, config *clusterv1.ClusterConfig, rendered *baseline.Rendered) (*meta.Artifact, error) {
 	if rendered.Application == nil {
-		return nil
+		return nil, nil
 	}
-	_, err := p.Publish(ctx, artifactKey(client.ObjectKeyFromObject(config)), rendered.Revision, rendered.Files)
-	return err
+	return p.Publish(ctx, artifactKey(client.ObjectKeyFromObject(config)), rendered.Revision, rendered.Files)
 }
 
 // deliver publishes the files, and then applies the Applications that deliver them.
 func (r *ClusterConfigReconciler) deliver(ctx context.Context, config *clusterv1.ClusterConfig, rendered *baseline.Rendered) error {
-	if rendered.Application != nil {
-		artifact, err := r.Publisher.Publish(ctx, artifactKey(client.ObjectKeyFromObject(config)), rendered.Revision, rendered.Files)
-		if err != nil {
-			return fmt.Errorf("publishing: %w", err)
-		}
+	artifact, err := publish(ctx, r.Publisher, config, rendered)
+	if err != nil {
+		return fmt.Errorf("publishing: %w", err)
+	}
+	if artifact != nil {
 		if err := r.applyArtifact(ctx, config, artifact); err != nil {
 			return err
 		}

@@ -91,21 +91,12 @@ func (r *Rendered) Settled(conflicts []Conflict, config string) *appsv1.Applicat
 }
 
 // Shares says whether two ClusterConfigs want an object of the same kind and name.
-func (r *Rendered) Shares(other *Rendered) bool { return len(r.SharedWith(other)) > 0 }
-
-// SharedWith returns the objects that another ClusterConfig wants, too.
-func (r *Rendered) SharedWith(other *Rendered) []*unstructured.Unstructured {
+func (r *Rendered) Shares(other *Rendered) bool {
 	theirs := make(map[Key]bool, len(other.Objects))
 	for _, o := range other.Objects {
 		theirs[KeyOf(o)] = true
 	}
-	var shared []*unstructured.Unstructured
-	for _, o := range r.Objects {
-		if theirs[KeyOf(o)] {
-			shared = append(shared, o)
-		}
-	}
-	return shared
+	return slices.ContainsFunc(r.Objects, func(o *unstructured.Unstructured) bool { return theirs[KeyOf(o)] })
 }
 
 // Composition is what the ClusterConfigs of a repository become.
