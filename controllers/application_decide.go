@@ -3,6 +3,7 @@ package controllers
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -72,6 +73,7 @@ type childState struct {
 	source          *object.Object
 	declaresSuspend bool
 	err             string
+	held            bool // err is why
 }
 
 // memberState is how a member is: the worst of its children.
@@ -190,7 +192,11 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 			child := obs.render(policy, m)
 			if child.err != "" {
 				p.protect(state, m)
-				state.is(failed, application.RenderFailedReason, "%s", child.err)
+				if child.held {
+					state.is(waiting, application.HeldReason, "%s", child.err)
+				} else {
+					state.is(failed, application.RenderFailedReason, "%s", child.err)
+				}
 				continue
 			}
 			if wanted[child.ref] {
@@ -225,6 +231,8 @@ func (o *observed) render(policy *application.Policy, m *member.Member) *childSt
 	child, err := o.state.Child(o.scope, policy, m)
 	if err != nil {
 		s.err = fmt.Sprintf("policy %s: %v", policy.Name, err)
+		held := (*application.HeldError)(nil)
+		s.held = errors.As(err, &held)
 		return s
 	}
 	s.ref, s.digest, s.claim, s.waitsFor = child.Object.Ref(), child.Object.Digest(), claimIn(o.app.Namespace, child.Claim), child.WaitsFor

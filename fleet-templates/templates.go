@@ -5,5 +5,5 @@ import "embed"
 
 // FS has a folder for each concern.
 //
-//go:embed networkpolicies node
+//go:embed networkpolicies node secret
 var FS embed.FS

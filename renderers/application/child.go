@@ -105,7 +105,13 @@ func (p *Program) Child(scope *Scope, policy *Policy, m *member.Member) (*Child,
 	if m.Name != "" && m.KubeConfig == nil {
 		return nil, errors.New(m.Message)
 	}
-	v, err := policy.variant(policy.matching(m))
+	matched := policy.matching(m)
+	for _, i := range matched {
+		if hold := policy.overrides[i].Hold; hold != "" {
+			return nil, &HeldError{hold}
+		}
+	}
+	v, err := policy.variant(matched)
 	if err != nil {
 		return nil, err
 	}
@@ -153,6 +159,11 @@ func (p *Program) Child(scope *Scope, policy *Policy, m *member.Member) (*Child,
 	}
 	return c, c.Object.Seal()
 }
+
+// HeldError says why an override holds a member.
+type HeldError struct{ Reason string }
+
+func (e *HeldError) Error() string { return e.Reason }
 
 // Claim identifies a Helm release among the HelmReleases of one namespace: the cluster, by how Flux reaches it, the
 // namespace that Helm keeps the release in, and its name.

@@ -96,11 +96,14 @@ func mergeValues(base *apiextensionsv1.JSON, matched []override) (*apiextensions
 		return nil, fmt.Errorf("helm.values: %w", err)
 	}
 	for _, o := range matched {
+		if o.Helm == nil {
+			continue
+		}
 		over, err := decodeValues(o.Helm.Values)
 		if err != nil {
 			return nil, fmt.Errorf("overrides: helm.values: %w", err)
 		}
-		merged = mergeMaps(merged, over)
+		merged = MergeValues(merged, over)
 	}
 	if merged == nil {
 		return nil, nil
@@ -122,9 +125,9 @@ func decodeValues(values *apiextensionsv1.JSON) (map[string]any, error) {
 	return out, nil
 }
 
-// mergeMaps returns base with over on top. Maps are merged; anything else, lists and nulls too, replaces what was there:
+// MergeValues returns base with over on top, as Helm merges values. Maps are merged; anything else, lists and nulls too, replaces what was there:
 // a null has to reach Helm, where it takes the chart's default away.
-func mergeMaps(base, over map[string]any) map[string]any {
+func MergeValues(base, over map[string]any) map[string]any {
 	if base == nil {
 		return over
 	}
@@ -136,7 +139,7 @@ func mergeMaps(base, over map[string]any) map[string]any {
 		b, bok := out[k].(map[string]any)
 		o, ook := v.(map[string]any)
 		if bok && ook {
-			v = mergeMaps(b, o)
+			v = MergeValues(b, o)
 		}
 		out[k] = v
 	}

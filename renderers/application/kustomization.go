@@ -22,14 +22,16 @@ func (p *Program) compileKustomization(app *appsv1.Application, i int) (func([]o
 	if base.DeletionPolicy == "" && app.Spec.DeletionPolicy == appsv1.DeletionPolicyOrphan {
 		base.DeletionPolicy = kustomizev1.DeletionPolicyOrphan
 	}
-	base.SourceRef, err = manifestSource(app)
+	base.SourceRef, err = manifestSource(app, i)
 	if err != nil {
 		return nil, err
 	}
 	return func(matched []override) (*variant, error) {
 		spec := base.DeepCopy()
 		for _, o := range matched {
-			overrideKustomization(spec, o.Kustomization)
+			if o.Kustomization != nil {
+				overrideKustomization(spec, o.Kustomization)
+			}
 		}
 		v, err := newVariant(spec)
 		if err != nil {
@@ -39,9 +41,9 @@ func (p *Program) compileKustomization(app *appsv1.Application, i int) (func([]o
 	}, nil
 }
 
-// manifestSource refers to the Application's source, which holds manifests.
-func manifestSource(app *appsv1.Application) (kustomizev1.CrossNamespaceSourceReference, error) {
-	kind, name := sourceRef(app)
+// manifestSource refers to the source of a policy, which holds manifests.
+func manifestSource(app *appsv1.Application, i int) (kustomizev1.CrossNamespaceSourceReference, error) {
+	kind, name := sourceOf(app, i).ref()
 	if !slices.Contains([]string{gitRepository, ociRepository, bucket, externalArtifact}, kind) {
 		return kustomizev1.CrossNamespaceSourceReference{}, fmt.Errorf("kustomization: a %s holds no manifests", kind)
 	}

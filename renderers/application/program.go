@@ -81,7 +81,7 @@ func Compile(app *appsv1.Application) (*Program, error) {
 		}
 		p.dependsOn = append(p.dependsOn, d.Name)
 	}
-	if err := checkSource(&app.Spec.Source); err != nil {
+	if err := checkSource(&app.Spec.Source, "spec.source"); err != nil {
 		return nil, err
 	}
 	for i := range app.Spec.SyncPolicies {
@@ -101,10 +101,7 @@ func Compile(app *appsv1.Application) (*Program, error) {
 	if err := p.checkDependencies(); err != nil {
 		return nil, err
 	}
-	if err := p.compileSources(app); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return p, p.compileSources(app)
 }
 
 // Sources returns the source objects that all members share.
@@ -138,6 +135,11 @@ func (p *Policy) Selects(m *member.Member) bool {
 
 func (p *Program) compilePolicy(app *appsv1.Application, i int) (*Policy, error) {
 	declared := &app.Spec.SyncPolicies[i]
+	if declared.Source != nil {
+		if err := checkSource(declared.Source, "source"); err != nil {
+			return nil, err
+		}
+	}
 	policy := &Policy{Name: PolicyName(app, i), index: i, selector: labels.Everything(), variants: map[string]*variant{}}
 	for _, d := range declared.DependsOn {
 		policy.dependsOn = append(policy.dependsOn, d.Name)

@@ -2,6 +2,7 @@ package application
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -51,6 +52,7 @@ const (
 	FleetNotFoundReason     = "FleetNotFound"
 	InvalidFleetReason      = "InvalidFleet"
 	RenderFailedReason      = "RenderFailed"
+	HeldReason              = "Held"
 	NameCollisionReason     = "NameCollision"
 	ReleaseConflictReason   = "ReleaseConflict"
 	NotInEffectReason       = "NotInEffect"
@@ -243,6 +245,11 @@ func (r *rendering) child(p *Program, scope *Scope, policy *Policy, m *member.Me
 		return
 	}
 	child, err := p.Child(scope, policy, m)
+	if held := (*HeldError)(nil); errors.As(err, &held) {
+		fail(HeldReason, "%v", err)
+		r.Problems[len(r.Problems)-1].Warning = true
+		return
+	}
 	if err != nil {
 		fail(RenderFailedReason, "%v", err)
 		return

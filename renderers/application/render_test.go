@@ -280,7 +280,7 @@ func TestMergeMaps(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
 			base := maps.Clone(tt.base)
-			g.Expect(mergeMaps(tt.base, tt.over)).To(Equal(tt.want))
+			g.Expect(MergeValues(tt.base, tt.over)).To(Equal(tt.want))
 			g.Expect(tt.base).To(Equal(base), "base is not changed")
 		})
 	}

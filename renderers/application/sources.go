@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -27,7 +26,7 @@ const (
 	externalArtifact = sourcev1.ExternalArtifactKind
 )
 
-func checkSource(s *appsv1.ApplicationSource) error {
+func checkSource(s *appsv1.ApplicationSource, path string) error {
 	n := 0
 	for _, set := range []bool{s.GitRepository != nil, s.HelmRepository != nil, s.OCIRepository != nil, s.Bucket != nil, s.SourceRef != nil} {
 		if set {
@@ -35,81 +34,125 @@ func checkSource(s *appsv1.ApplicationSource) error {
 		}
 	}
 	if n != 1 {
-		return fmt.Errorf("spec.source: exactly one of gitRepository, helmRepository, ociRepository, bucket and sourceRef is needed")
+		return fmt.Errorf("%s: exactly one of gitRepository, helmRepository, ociRepository, bucket and sourceRef is needed", path)
 	}
 	return nil
 }
 
-// sourceRef returns the kind and name of the Application's source.
-func sourceRef(app *appsv1.Application) (kind, name string) {
-	switch s := &app.Spec.Source; {
+// policySource is where a policy's manifests or charts come from.
+type policySource struct {
+	*appsv1.ApplicationSource
+	// name of the source object, where it is not a reference.
+	name string
+	// path of the field, and the policy whose own source it is; nil for the Application's.
+	path   string
+	policy *Policy
+}
+
+// sourceOf returns the source of the i-th policy: its own, or the Application's.
+func sourceOf(app *appsv1.Application, i int) policySource {
+	if own := app.Spec.SyncPolicies[i].Source; own != nil {
+		return policySource{ApplicationSource: own, name: object.Name(MaxNameLength, app.Name, PolicyName(app, i)), path: fmt.Sprintf("spec.syncPolicies[%d].source", i)}
+	}
+	return policySource{ApplicationSource: &app.Spec.Source, name: app.Name, path: "spec.source"}
+}
+
+// ref returns the kind and name of the source.
+func (s policySource) ref() (kind, name string) {
+	switch {
 	case s.SourceRef != nil:
 		return s.SourceRef.Kind, s.SourceRef.Name
 	case s.GitRepository != nil:
-		return gitRepository, app.Name
+		return gitRepository, s.name
 	case s.OCIRepository != nil:
-		return ociRepository, app.Name
+		return ociRepository, s.name
 	case s.Bucket != nil:
-		return bucket, app.Name
+		return bucket, s.name
 	default:
-		return helmRepository, app.Name
+		return helmRepository, s.name
 	}
 }
 
-// compileSources adds the source object that the Application declares. The charts in it are added with their policies.
+// compileSources adds the source objects that the Application declares, before the charts in them, which are added with
+// their policies.
 func (p *Program) compileSources(app *appsv1.Application) error {
-	var spec any
-	s := app.Spec.Source.DeepCopy()
-	switch {
-	case s.SourceRef != nil:
-		return nil
-	case s.GitRepository != nil:
-		if s.GitRepository.GitImplementation != "" {
-			p.ignores("spec.source.gitRepository.gitImplementation")
+	var sources []*object.Object
+	seen := map[string]bool{}
+	for i, policy := range p.policies {
+		s := sourceOf(app, i)
+		if seen[s.name] {
+			continue
 		}
-		if s.GitRepository.AccessFrom != nil {
-			p.ignores("spec.source.gitRepository.accessFrom")
+		seen[s.name] = true
+		if app.Spec.SyncPolicies[i].Source != nil {
+			s.policy = policy
 		}
-		s.GitRepository.Interval = p.interval(&s.GitRepository.Interval, "spec.source.gitRepository.interval")
-		spec = s.GitRepository.GitRepositorySpec
-	case s.OCIRepository != nil:
-		s.OCIRepository.Interval = p.interval(&s.OCIRepository.Interval, "spec.source.ociRepository.interval")
-		if s.OCIRepository.LayerSelector == nil && p.onlyHelm() {
-			s.OCIRepository.LayerSelector = chartLayer()
+		o, err := p.compileSource(app, s)
+		if err != nil {
+			return err
 		}
-		spec = *s.OCIRepository
-	case s.Bucket != nil:
-		s.Bucket.Interval = p.interval(&s.Bucket.Interval, "spec.source.bucket.interval")
-		spec = *s.Bucket
-	default:
-		if s.HelmRepository.AccessFrom != nil {
-			p.ignores("spec.source.helmRepository.accessFrom")
-			s.HelmRepository.AccessFrom = nil
+		if o != nil {
+			sources = append(sources, o)
 		}
-		if s.HelmRepository.Type == sourcev1.HelmRepositoryTypeOCI && !p.usesHelmRepository(app) {
-			return nil // its charts are OCIRepositories
-		}
-		s.HelmRepository.Interval = p.interval(&s.HelmRepository.Interval, "spec.source.helmRepository.interval")
-		spec = *s.HelmRepository
 	}
-	kind, name := sourceRef(app)
-	o := p.source(kind, name, nil, spec)
-	p.sources = slices.Insert(p.sources, 0, o) // before the charts in it
-	return o.Seal()
+	p.sources = append(sources, p.sources...) // a repository before the charts in it
+	return nil
 }
 
-func (p *Program) onlyHelm() bool {
-	for _, policy := range p.policies {
-		if policy.Kind != helmv2.HelmReleaseKind {
+// compileSource returns the object of a source; nil if there is none to be made.
+func (p *Program) compileSource(app *appsv1.Application, s policySource) (*object.Object, error) {
+	kind, name := s.ref()
+	var spec any
+	declared := s.ApplicationSource.DeepCopy()
+	switch {
+	case declared.SourceRef != nil:
+		return nil, nil
+	case declared.GitRepository != nil:
+		if declared.GitRepository.GitImplementation != "" {
+			p.ignores("%s.gitRepository.gitImplementation", s.path)
+		}
+		if declared.GitRepository.AccessFrom != nil {
+			p.ignores("%s.gitRepository.accessFrom", s.path)
+		}
+		declared.GitRepository.Interval = p.interval(&declared.GitRepository.Interval, "%s.gitRepository.interval", s.path)
+		spec = declared.GitRepository.GitRepositorySpec
+	case declared.OCIRepository != nil:
+		declared.OCIRepository.Interval = p.interval(&declared.OCIRepository.Interval, "%s.ociRepository.interval", s.path)
+		if declared.OCIRepository.LayerSelector == nil && p.onlyHelm(app, name) {
+			declared.OCIRepository.LayerSelector = chartLayer()
+		}
+		spec = *declared.OCIRepository
+	case declared.Bucket != nil:
+		declared.Bucket.Interval = p.interval(&declared.Bucket.Interval, "%s.bucket.interval", s.path)
+		spec = *declared.Bucket
+	default:
+		if declared.HelmRepository.AccessFrom != nil {
+			p.ignores("%s.helmRepository.accessFrom", s.path)
+			declared.HelmRepository.AccessFrom = nil
+		}
+		if declared.HelmRepository.Type == sourcev1.HelmRepositoryTypeOCI && !usesHelmRepository(app, name) {
+			return nil, nil // its charts are OCIRepositories
+		}
+		declared.HelmRepository.Interval = p.interval(&declared.HelmRepository.Interval, "%s.helmRepository.interval", s.path)
+		spec = *declared.HelmRepository
+	}
+	o := p.source(kind, name, s.policy, spec)
+	return o, o.Seal()
+}
+
+// onlyHelm says whether all policies that use a source are charts.
+func (p *Program) onlyHelm(app *appsv1.Application, source string) bool {
+	for i, policy := range p.policies {
+		if sourceOf(app, i).name == source && policy.Kind != helmv2.HelmReleaseKind {
 			return false
 		}
 	}
 	return true
 }
 
-func (p *Program) usesHelmRepository(app *appsv1.Application) bool {
-	for _, policy := range app.Spec.SyncPolicies {
-		if policy.Helm != nil && policy.Helm.ChartKind == helmChart {
+func usesHelmRepository(app *appsv1.Application, source string) bool {
+	for i, policy := range app.Spec.SyncPolicies {
+		if sourceOf(app, i).name == source && policy.Helm != nil && policy.Helm.ChartKind == helmChart {
 			return true
 		}
 	}
@@ -122,7 +165,7 @@ func (p *Program) source(kind, name string, policy *Policy, spec any) *object.Ob
 
 // compileChart makes the chart of a policy an object that all members share, and refers to it.
 func (p *Program) compileChart(app *appsv1.Application, policy *Policy, r *release, chart *appsv1.HelmChartTemplate) error {
-	kind, name := sourceRef(app)
+	kind, name := sourceOf(app, policy.index).ref()
 	switch kind {
 	case ociRepository, helmChart, externalArtifact:
 		if chart != nil {
@@ -171,7 +214,8 @@ func (p *Program) compileChart(app *appsv1.Application, policy *Policy, r *relea
 
 func (p *Program) chartObject(app *appsv1.Application, policy *Policy, c *appsv1.HelmChartTemplate, name string) (*object.Object, error) {
 	var o *object.Object
-	repository := app.Spec.Source.HelmRepository
+	from := sourceOf(app, policy.index)
+	repository := from.HelmRepository
 	if repository != nil && repository.Type == sourcev1.HelmRepositoryTypeOCI && app.Spec.SyncPolicies[policy.index].Helm.ChartKind != helmChart {
 		spec, err := ociChart(repository, c)
 		if err != nil {
@@ -179,7 +223,7 @@ func (p *Program) chartObject(app *appsv1.Application, policy *Policy, c *appsv1
 		}
 		o = p.source(ociRepository, name, policy, *spec)
 	} else {
-		kind, source := sourceRef(app)
+		kind, source := from.ref()
 		spec := sourcev1.HelmChartSpec{
 			Chart:                    c.Spec.Chart,
 			Version:                  c.Spec.Version,

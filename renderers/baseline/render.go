@@ -119,6 +119,26 @@ func Render(config *clusterv1.ClusterConfig) (*Rendered, error) {
 	return r, nil
 }
 
+// Manifests writes objects that all members share to files, with a kustomization.yaml. Where they have member facts, the
+// patches, which are for each member's Kustomization, have them instead.
+func Manifests(objects []*unstructured.Unstructured) (map[string][]byte, []kustomize.Patch, error) {
+	var patches []kustomize.Patch
+	for _, o := range objects {
+		patch, err := shareable(o)
+		if err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", KeyOf(o), err)
+		}
+		if patch != nil {
+			patches = append(patches, *patch)
+		}
+	}
+	out, err := files(objects, facts(&patches))
+	return out, patches, err
+}
+
+// Revision returns the revision of files: "latest@sha256:" and a digest of the paths and contents.
+func Revision(files map[string][]byte) string { return revision(files) }
+
 // shareable makes an object one for all members: where it has member facts, the patch that it returns has them instead.
 func shareable(o *unstructured.Unstructured) (*kustomize.Patch, error) {
 	var ops []string

@@ -31,6 +31,8 @@ type Member struct {
 	Leaving bool
 	// Ready is the Ready condition of the object: Flux reaches the member. Where there is no status, as in Git, it is false.
 	Ready bool
+	// Kubernetes is the version of the member's API server, v1.36.3 say; empty if it is not known.
+	Kubernetes string
 	// Reason and Message say why the member is not ready.
 	Reason, Message string
 }
@@ -189,6 +191,8 @@ func fromObject(kind string, o metav1.Object, health *clusterv1.MemberHealth) Me
 		Labels:  o.GetLabels(),
 		Version: Version{Object: o.GetUID(), ResourceVersion: o.GetResourceVersion()},
 		Leaving: !o.GetDeletionTimestamp().IsZero(),
+
+		Kubernetes: health.KubernetesVersion,
 	}
 	ready := apimeta.FindStatusCondition(health.Conditions, meta.ReadyCondition)
 	switch {

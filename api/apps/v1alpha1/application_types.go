@@ -24,14 +24,14 @@ const (
 // ApplicationSpec says what runs, from which source, on which members.
 //
 // The refusals below name combinations that Flux would reject later, on every member.
-// +kubebuilder:validation:XValidation:rule="!has(self.source.helmRepository) || self.syncPolicies.all(p, !has(p.kustomization))",message="a helmRepository holds charts, not manifests: use helm in its syncPolicies, or a gitRepository, ociRepository or bucket for a kustomization"
-// +kubebuilder:validation:XValidation:rule="!has(self.source.sourceRef) || !(self.source.sourceRef.kind in ['HelmRepository', 'HelmChart']) || self.syncPolicies.all(p, !has(p.kustomization))",message="a HelmRepository or HelmChart holds charts, not manifests: use helm in its syncPolicies, or refer to a GitRepository, OCIRepository, Bucket or ExternalArtifact for a kustomization"
-// +kubebuilder:validation:XValidation:rule="!(has(self.source.ociRepository) || (has(self.source.sourceRef) && self.source.sourceRef.kind in ['OCIRepository', 'HelmChart', 'ExternalArtifact'])) || self.syncPolicies.all(p, !has(p.helm) || !has(p.helm.chart))",message="an OCIRepository, HelmChart or ExternalArtifact is the chart itself: leave out helm.chart, and pin the version in the source (ociRepository.ref)"
-// +kubebuilder:validation:XValidation:rule="!(has(self.source.gitRepository) || has(self.source.bucket) || has(self.source.helmRepository) || (has(self.source.sourceRef) && self.source.sourceRef.kind in ['GitRepository', 'Bucket', 'HelmRepository'])) || self.syncPolicies.all(p, !has(p.helm) || has(p.helm.chart))",message="helm.chart is missing: say which chart of the source to install, helm.chart.spec.chart"
-// +kubebuilder:validation:XValidation:rule="self.syncPolicies.all(p, !has(p.helm) || !has(p.helm.chartKind) || p.helm.chartKind != 'OCIRepository' || (has(self.source.helmRepository) && has(self.source.helmRepository.type) && self.source.helmRepository.type == 'oci'))",message="helm.chartKind: OCIRepository is for a helmRepository of type oci: leave helm.chartKind out"
+// +kubebuilder:validation:XValidation:rule="!has(self.source.helmRepository) || self.syncPolicies.all(p, has(p.source) || !has(p.kustomization))",message="a helmRepository holds charts, not manifests: use helm in its syncPolicies, or a gitRepository, ociRepository or bucket for a kustomization"
+// +kubebuilder:validation:XValidation:rule="!has(self.source.sourceRef) || !(self.source.sourceRef.kind in ['HelmRepository', 'HelmChart']) || self.syncPolicies.all(p, has(p.source) || !has(p.kustomization))",message="a HelmRepository or HelmChart holds charts, not manifests: use helm in its syncPolicies, or refer to a GitRepository, OCIRepository, Bucket or ExternalArtifact for a kustomization"
+// +kubebuilder:validation:XValidation:rule="!(has(self.source.ociRepository) || (has(self.source.sourceRef) && self.source.sourceRef.kind in ['OCIRepository', 'HelmChart', 'ExternalArtifact'])) || self.syncPolicies.all(p, has(p.source) || !has(p.helm) || !has(p.helm.chart))",message="an OCIRepository, HelmChart or ExternalArtifact is the chart itself: leave out helm.chart, and pin the version in the source (ociRepository.ref)"
+// +kubebuilder:validation:XValidation:rule="!(has(self.source.gitRepository) || has(self.source.bucket) || has(self.source.helmRepository) || (has(self.source.sourceRef) && self.source.sourceRef.kind in ['GitRepository', 'Bucket', 'HelmRepository'])) || self.syncPolicies.all(p, has(p.source) || !has(p.helm) || has(p.helm.chart))",message="helm.chart is missing: say which chart of the source to install, helm.chart.spec.chart"
+// +kubebuilder:validation:XValidation:rule="self.syncPolicies.all(p, has(p.source) || !has(p.helm) || !has(p.helm.chartKind) || p.helm.chartKind != 'OCIRepository' || (has(self.source.helmRepository) && has(self.source.helmRepository.type) && self.source.helmRepository.type == 'oci'))",message="helm.chartKind: OCIRepository is for a helmRepository of type oci: leave helm.chartKind out"
 // +kubebuilder:validation:XValidation:rule="self.syncPolicies.all(p, !has(p.name) || self.syncPolicies.filter(q, has(q.name) && q.name == p.name).size() == 1)",message="two syncPolicies have the same name: each name must be there once"
 type ApplicationSpec struct {
-	// Source is where the manifests or charts come from.
+	// Source is where the manifests or charts come from, for the policies that have no source of their own.
 	// +required
 	Source ApplicationSource `json:"source"`
 
@@ -183,6 +183,9 @@ type ClusterReference struct {
 // +kubebuilder:validation:XValidation:rule="has(self.kustomization) != has(self.helm)",message="a sync policy needs exactly one of kustomization and helm"
 // +kubebuilder:validation:XValidation:rule="!has(self.overrides) || self.overrides.all(o, !has(o.helm) || has(self.helm))",message="an override with helm is for a policy with helm"
 // +kubebuilder:validation:XValidation:rule="!has(self.overrides) || self.overrides.all(o, !has(o.kustomization) || has(self.kustomization))",message="an override with kustomization is for a policy with kustomization"
+// +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.kustomization) || !has(self.source.helmRepository) && !(has(self.source.sourceRef) && self.source.sourceRef.kind in ['HelmRepository', 'HelmChart'])",message="a HelmRepository or HelmChart holds charts, not manifests: use helm, or another source for a kustomization"
+// +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.helm) || has(self.helm.chart) != (has(self.source.ociRepository) || has(self.source.sourceRef) && self.source.sourceRef.kind in ['OCIRepository', 'HelmChart', 'ExternalArtifact'])",message="an OCIRepository, HelmChart or ExternalArtifact is the chart itself: leave out helm.chart; for every other source say which chart to install, helm.chart.spec.chart"
+// +kubebuilder:validation:XValidation:rule="!has(self.source) || !has(self.helm) || !has(self.helm.chartKind) || self.helm.chartKind != 'OCIRepository' || has(self.source.helmRepository) && has(self.source.helmRepository.type) && self.source.helmRepository.type == 'oci'",message="helm.chartKind: OCIRepository is for a helmRepository of type oci: leave helm.chartKind out"
 type ApplicationSyncPolicy struct {
 	// Name of the policy, part of the names of its objects. Defaults to the policy's place in the list, counted from 0:
 	// give a name before you reorder the list or take one out of its middle.
@@ -190,6 +193,11 @@ type ApplicationSyncPolicy struct {
 	// +kubebuilder:validation:Pattern="^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 	// +optional
 	Name string `json:"name,omitempty"`
+
+	// Source of this policy, instead of the Application's. It becomes one Flux source object for all members, named
+	// <application>-<policy>.
+	// +optional
+	Source *ApplicationSource `json:"source,omitempty"`
 
 	// Destination of this policy, instead of the Application's.
 	// +optional
@@ -220,7 +228,7 @@ type ApplicationSyncPolicy struct {
 
 // Override changes a policy for the members that it names or selects.
 // +kubebuilder:validation:XValidation:rule="has(self.clusters) || has(self.selector)",message="an override needs clusters (names) or a selector (labels)"
-// +kubebuilder:validation:XValidation:rule="has(self.kustomization) != has(self.helm)",message="an override needs exactly one of kustomization and helm"
+// +kubebuilder:validation:XValidation:rule="[has(self.kustomization), has(self.helm), has(self.hold)].filter(x, x).size() == 1",message="an override needs exactly one of kustomization, helm and hold"
 type Override struct {
 	// Clusters names members. Members named here or matched by the selector are overridden.
 	// +kubebuilder:validation:MaxItems=5000
@@ -239,6 +247,13 @@ type Override struct {
 	// Helm changes the policy's helm.
 	// +optional
 	Helm *HelmOverride `json:"helm,omitempty"`
+
+	// Hold leaves what these members have of the policy as it is: nothing is created, changed or ended there. It says
+	// why, for the status.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=500
+	// +optional
+	Hold string `json:"hold,omitempty"`
 }
 
 // ApplicationStatus is what was seen of an Application.

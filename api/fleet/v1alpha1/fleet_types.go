@@ -28,6 +28,13 @@ type FleetSpec struct {
 	// +optional
 	Plugin *FleetPlugins `json:"plugin,omitempty"`
 
+	// Plugins lists plugins from outside, which a PluginConfig registers.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Plugins []FleetPlugin `json:"plugins,omitempty"`
+
 	// Suspend stops Fleetwright from acting on this fleet: its status stands still, and so do the Applications on
 	// their present members. What Flux already does goes on.
 	// +optional
@@ -188,6 +195,64 @@ type FleetStatus struct {
 	// Members counts the members and names those that are not well.
 	// +optional
 	Members MemberSummary `json:"members,omitzero"`
+
+	// Plugins says how each plugin is.
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Plugins []PluginStatus `json:"plugins,omitempty"`
+
+	// PluginEndpoints are addresses that plugins have on members, sorted by plugin and member, at most 500 of them.
+	// +kubebuilder:validation:MaxItems=500
+	// +optional
+	PluginEndpoints []PluginEndpoint `json:"pluginEndpoints,omitempty"`
+}
+
+// PluginStatus says how a plugin of a fleet is.
+type PluginStatus struct {
+	// Name of the plugin.
+	Name string `json:"name"`
+
+	// Application that delivers it; its status says more.
+	// +optional
+	Application string `json:"application,omitempty"`
+
+	// Ready is True, False or Unknown.
+	Ready string `json:"ready"`
+
+	// Members is ready/total.
+	// +optional
+	Members string `json:"members,omitempty"`
+
+	// Reason is one word for machines.
+	// +optional
+	Reason string `json:"reason,omitempty"`
+
+	// Message says what it waits for, on which member, or what is wrong and what to do.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// MaxPluginEndpoints is how many endpoints a status lists.
+const MaxPluginEndpoints = 500
+
+// PluginEndpoint is an address that a plugin has on a member.
+type PluginEndpoint struct {
+	// Plugin it belongs to.
+	Plugin string `json:"plugin"`
+
+	// Name of the endpoint.
+	Name string `json:"name"`
+
+	// Cluster is the name of the member, and Kind its kind.
+	Cluster string `json:"cluster"`
+
+	// Kind of the member.
+	// +optional
+	Kind string `json:"kind,omitempty"`
+
+	// Address, as those who use it need it: host:port say.
+	Address string `json:"address"`
 }
 
 // Fleet is a set of clusters that run what Applications and policies say for the fleet.

@@ -64,8 +64,52 @@ type ChartOverride struct {
 	Version string `json:"version,omitempty"`
 }
 
+// PluginOptions are what every plugin has.
+type PluginOptions struct {
+	// Components adjusts the charts of the plugin by the names of its components; fleetwright get plugins lists them.
+	// +optional
+	Components map[string]PluginChart `json:"components,omitempty"`
+
+	// DeletionPolicy says what happens to the plugin on a member that leaves, or when the plugin is taken out: Delete
+	// uninstalls it, Orphan leaves it running. Left out, it is what the plugin says: Orphan for backup and distributedStorage,
+	// and else Delete.
+	// +kubebuilder:validation:Enum=Delete;Orphan
+	// +optional
+	DeletionPolicy string `json:"deletionPolicy,omitempty"`
+}
+
+// FleetPlugin is a plugin that is registered by a PluginConfig.
+type FleetPlugin struct {
+	// Name of the plugin.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Name string `json:"name"`
+
+	// Config are the plugin's parameters, over those in the PluginConfig.
+	// +kubebuilder:pruning:PreserveUnknownFields
+	// +optional
+	Config *apiextensionsv1.JSON `json:"config,omitempty"`
+
+	PluginOptions `json:",inline"`
+}
+
+// Volume asks for a disk.
+type Volume struct {
+	// Size of the disk, 50Gi say.
+	// +kubebuilder:validation:Pattern=`^[0-9]+(\.[0-9]+)?(Ki|Mi|Gi|Ti|Pi|Ei|k|M|G|T|P|E)?$`
+	// +required
+	Size string `json:"size"`
+
+	// StorageClassName is the class of the disk. Left out, it is the default of the cluster.
+	// +optional
+	StorageClassName string `json:"storageClassName,omitempty"`
+}
+
 // MetricPlugin collects and joins the members' metrics.
 type MetricPlugin struct {
+	PluginOptions `json:",inline"`
+
 	// Thanos runs on the hub and answers queries over all members.
 	// +optional
 	Thanos *ThanosPlugin `json:"thanos,omitempty"`
@@ -82,6 +126,21 @@ type ThanosPlugin struct {
 	// ObjectStoreConfig names the object store that keeps the metrics of all members.
 	// +required
 	ObjectStoreConfig ObjectStoreConfig `json:"objectStoreConfig"`
+
+	// Endpoints are further sources of metrics that Thanos asks, host:port each, beside the members' Prometheus.
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	Endpoints []string `json:"endpoints,omitempty"`
+
+	// Retention is how long metrics are kept in the object store, 90d say. Left out, they are kept for ever.
+	// +kubebuilder:validation:Pattern=`^[0-9]+(d|w|y)$`
+	// +optional
+	Retention string `json:"retention,omitempty"`
+
+	// Storage is a disk each for what reads the object store and what compacts it. Left out, they use the node's disk,
+	// and start anew with each pod.
+	// +optional
+	Storage *Volume `json:"storage,omitempty"`
 }
 
 // ObjectStoreConfig names the object store for metrics.
@@ -103,6 +162,40 @@ type PrometheusPlugin struct {
 	// KubeStateMetrics reports the state of Kubernetes objects.
 	// +optional
 	KubeStateMetrics *Exporter `json:"kubeStateMetrics,omitempty"`
+
+	// External lets Thanos, on the hub, ask the Prometheus of each member for the metrics that are not in the object store
+	// yet: the last two hours. Left out, nothing of a member is served outside of it, and Thanos knows what is in the store.
+	// +optional
+	External *ExternalService `json:"external,omitempty"`
+
+	// Retention is how long a member's Prometheus keeps metrics itself, 24h say. Defaults to 24h.
+	// +kubebuilder:validation:Pattern=`^[0-9]+(m|h|d|w|y)$`
+	// +optional
+	Retention string `json:"retention,omitempty"`
+
+	// Replicas of Prometheus on each member. Defaults to 1.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=9
+	// +optional
+	Replicas int `json:"replicas,omitempty"`
+
+	// Storage is a disk for each Prometheus. Left out, it uses the node's disk, and what is not in the object store yet is
+	// lost with the pod.
+	// +optional
+	Storage *Volume `json:"storage,omitempty"`
+}
+
+// ExternalService is a Service of type LoadBalancer on every member. It speaks unencrypted, and asks nobody who they are.
+type ExternalService struct {
+	// SourceRanges are the addresses that may connect, CIDRs: those of the hub.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +required
+	SourceRanges []string `json:"sourceRanges"`
+
+	// Annotations for the Service, which cloud providers take for settings: one for an internal load balancer, say.
+	// +optional
+	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
 // Exporter turns a source of metrics on or off.
@@ -114,11 +207,23 @@ type Exporter struct {
 
 // GrafanaPlugin configures Grafana.
 type GrafanaPlugin struct {
-	PluginChart `json:",inline"`
+	PluginChart   `json:",inline"`
+	PluginOptions `json:",inline"`
+
+	// AdminSecretName is a Secret in the fleet's namespace with the keys admin-user and admin-password. Left out, a random
+	// password is made, and kept in the Secret grafana.
+	// +optional
+	AdminSecretName string `json:"adminSecretName,omitempty"`
+
+	// Storage is a disk for what is made in Grafana itself. Left out, dashboards made there are lost with the pod.
+	// +optional
+	Storage *Volume `json:"storage,omitempty"`
 }
 
 // PolicyPlugin chooses the policy engine.
 type PolicyPlugin struct {
+	PluginOptions `json:",inline"`
+
 	// Kyverno installs Kyverno on every member.
 	// +optional
 	Kyverno *KyvernoPlugin `json:"kyverno,omitempty"`
@@ -153,11 +258,24 @@ type PodSecurityPolicy struct {
 	// +kubebuilder:default=Audit
 	// +optional
 	ValidationFailureAction string `json:"validationFailureAction,omitempty"`
+
+	// PolicyType is the kind of policies: ValidatingPolicy, which is based on CEL, or ClusterPolicy, which Kyverno has
+	// deprecated. Defaults to ValidatingPolicy.
+	// +kubebuilder:validation:Enum=ClusterPolicy;ValidatingPolicy
+	// +optional
+	PolicyType string `json:"policyType,omitempty"`
+
+	// ExcludeNamespaces lists namespaces that the policies leave alone, beside those of the system, of Flux, and of the
+	// fleet's plugins.
+	// +kubebuilder:validation:MaxItems=256
+	// +optional
+	ExcludeNamespaces []string `json:"excludeNamespaces,omitempty"`
 }
 
 // BackupPlugin configures Velero.
 type BackupPlugin struct {
-	PluginChart `json:",inline"`
+	PluginChart   `json:",inline"`
+	PluginOptions `json:",inline"`
 
 	// Storage is where the backups are kept.
 	// +required
@@ -182,6 +300,12 @@ type BackupStorageLocation struct {
 	// +required
 	Bucket string `json:"bucket"`
 
+	// Prefix of the paths in the bucket. Members that write to one bucket and prefix overwrite each other's backups, so it
+	// has to differ between them: << .cluster.name >> stands for the member. Defaults to
+	// << .application.namespace >>/<< .cluster.name >>.
+	// +optional
+	Prefix string `json:"prefix,omitempty"`
+
 	// Provider of the store: aws (and what speaks S3), huaweicloud, gcp or azure.
 	// +required
 	Provider string `json:"provider"`
@@ -202,7 +326,8 @@ type BackupStorageLocation struct {
 
 // DistributedStoragePlugin configures Rook and the Ceph cluster of every member.
 type DistributedStoragePlugin struct {
-	PluginChart `json:",inline"`
+	PluginChart   `json:",inline"`
+	PluginOptions `json:",inline"`
 
 	// Storage describes the Ceph cluster.
 	// +required
@@ -345,10 +470,13 @@ type CephDevice struct {
 
 // FlaggerPlugin configures Flagger and what shifts the traffic for it.
 type FlaggerPlugin struct {
-	PluginChart `json:",inline"`
+	PluginChart   `json:",inline"`
+	PluginOptions `json:",inline"`
 
-	// TrafficRoutingProvider shifts the traffic in a rollout: istio, kuma or nginx. Kuma and nginx are installed;
-	// Istio has to be there already.
+	// TrafficRoutingProvider shifts the traffic in a rollout: gatewayapi, traefik, istio, kuma or nginx. Traefik, Kuma and
+	// nginx are installed; Istio, or what implements the Gateway API, has to be there already. Nginx is ingress-nginx,
+	// which is retired since March 2026: choose another one for what is new.
+	// +kubebuilder:validation:MaxLength=32
 	// +required
 	TrafficRoutingProvider string `json:"trafficRoutingProvider"`
 
@@ -363,7 +491,8 @@ type FlaggerPlugin struct {
 
 // SubmarinerPlugin configures the network between members. The keys of its maps are names of members.
 type SubmarinerPlugin struct {
-	PluginChart `json:",inline"`
+	PluginChart   `json:",inline"`
+	PluginOptions `json:",inline"`
 
 	// ClusterCIDRs is the pod CIDR of each member.
 	// +required
@@ -382,4 +511,10 @@ type SubmarinerPlugin struct {
 	// first member of the fleet.
 	// +optional
 	BrokerCluster string `json:"brokerCluster,omitempty"`
+
+	// BrokerServer is the address of the broker's API server that the members reach, host:port without a scheme. Left
+	// out, it is the one in the broker's kubeconfig.
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9.\-\[\]:]+:[0-9]+$`
+	// +optional
+	BrokerServer string `json:"brokerServer,omitempty"`
 }

@@ -1,0 +1,689 @@
+package plugin
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/Masterminds/semver/v3"
+	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/object"
+)
+
+const (
+	installTimeout = 15 * time.Minute // images are large, and nodes are slow
+	applyTimeout   = 5 * time.Minute
+	// maxOverrides is what an Application takes.
+	maxOverrides = 256
+)
+
+// Input is what a plugin is rendered from for one fleet.
+type Input struct {
+	// Fleet is read for its name and namespace, the clusters that it lists, and the plugins that it uses.
+	Fleet *fleetv1.Fleet
+	// Use is how the fleet uses the plugin.
+	Use Use
+	// Members are those of the fleet.
+	Members []member.Member
+	// Observed is what was read from members.
+	Observed Observed
+}
+
+// Observed is what was read from members, as far as it is known.
+type Observed struct {
+	// Facts are those of one member, by name.
+	Facts map[string]any
+	// OfMembers are those of each member.
+	OfMembers map[member.Key]map[string]any
+	// Kept are the keys that the plugin's Secret on the hub has.
+	Kept map[string]bool
+}
+
+// Rendered is what a plugin becomes for one fleet.
+type Rendered struct {
+	// Application delivers it.
+	Application *appsv1.Application
+	// Files are what the Application delivers from the artifact of its name, and Chart the chart that makes Secrets, of
+	// the artifact ChartName; nil if there are none.
+	Files, Chart map[string][]byte
+	// Reads are the facts to read, and Keeps what is generated once.
+	Reads []Read
+	Keeps []Generated
+	// Warnings are for people, a line each.
+	Warnings []string
+}
+
+// Read is a fact that is to be read from members.
+type Read struct {
+	*Fact
+	// Member is the name of the one to read; empty for all.
+	Member string
+	// Resource has the names filled in.
+	Resource *ResourceReference
+}
+
+// InvalidError says why a plugin cannot be rendered for a fleet: only a change of what is declared mends it.
+type InvalidError struct{ error }
+
+func (e InvalidError) Unwrap() error { return e.error }
+
+// Name returns the name of what a plugin of a fleet becomes: its Application, its artifact, and its Secret on the hub.
+func Name(fleet, plugin string) string {
+	return object.Name(application.MaxNameLength, "plugin", fleet, lower(plugin))
+}
+
+// ChartName returns the name of the artifact with the chart that makes Secrets on members.
+func ChartName(fleet, plugin string) string {
+	return object.Name(application.MaxNameLength, "plugin", fleet, lower(plugin), "secret")
+}
+
+// rendering is the state of one Render.
+type rendering struct {
+	*Plugin
+	in     Input
+	values map[string]any // of the variables
+	out    *Rendered
+	// plugins are the names of those that the fleet uses, and present the components that are there.
+	plugins []string
+	present map[string]bool
+}
+
+// Render renders a plugin for a fleet. An error is an InvalidError.
+func (p *Plugin) Render(in Input) (*Rendered, error) {
+	r := &rendering{Plugin: p, in: in, present: map[string]bool{}, out: &Rendered{}}
+	if err := r.render(); err != nil {
+		return nil, InvalidError{err}
+	}
+	return r.out, nil
+}
+
+// Artifacts renders what is published alone: it needs neither members nor facts.
+func (p *Plugin) Artifacts(fleet *fleetv1.Fleet, use Use) (files, chart map[string][]byte, err error) {
+	r := &rendering{Plugin: p, in: Input{Fleet: fleet, Use: use}, present: map[string]bool{}, out: &Rendered{}}
+	if err := r.setConfig(); err != nil {
+		return nil, nil, err
+	}
+	for i := range p.Spec.Components {
+		k := &p.Spec.Components[i]
+		if ok, err := r.env.holds(k.When, varConfig, r.values); err != nil {
+			return nil, nil, fmt.Errorf("component %s: %w", k.Name, err)
+		} else if !ok {
+			continue
+		}
+		switch {
+		case k.Secret != nil:
+			r.out.Chart = secretChart()
+		case k.Objects != nil:
+			if _, err := r.files(k); err != nil {
+				return nil, nil, fmt.Errorf("component %s: %w", k.Name, err)
+			}
+		}
+	}
+	return r.out.Files, r.out.Chart, nil
+}
+
+func (r *rendering) render() error {
+	if err := r.setConfig(); err != nil {
+		return err
+	}
+	r.setObserved()
+	if err := r.rules(); err != nil {
+		return err
+	}
+	if err := r.reads(); err != nil {
+		return err
+	}
+	r.out.Keeps = r.Spec.Generated
+
+	name := Name(r.in.Fleet.Name, r.Metadata.Name)
+	app := &appsv1.Application{}
+	app.APIVersion, app.Kind = appsv1.GroupVersion.String(), appsv1.ApplicationKind
+	app.Name, app.Namespace = name, r.in.Fleet.Namespace
+	app.Spec.Source.SourceRef = &appsv1.SourceReference{Kind: sourcev1.ExternalArtifactKind, Name: name}
+	app.Spec.DeletionPolicy = cmp.Or(r.in.Use.DeletionPolicy, r.Spec.DeletionPolicy, appsv1.DeletionPolicyDelete)
+	for _, other := range r.Spec.After {
+		if slices.Contains(r.plugins, other) {
+			app.Spec.DependsOn = append(app.Spec.DependsOn, appsv1.NameReference{Name: Name(r.in.Fleet.Name, other)})
+		}
+	}
+	for i := range r.Spec.Components {
+		k := &r.Spec.Components[i]
+		policy, err := r.component(k)
+		if err != nil {
+			return fmt.Errorf("component %s: %w", k.Name, err)
+		}
+		if policy != nil {
+			r.present[k.Name] = true
+			app.Spec.SyncPolicies = append(app.Spec.SyncPolicies, *policy)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.in.Use.Components)) {
+		if !slices.ContainsFunc(r.Spec.Components, func(k Component) bool { return k.Name == name && k.Chart != nil }) {
+			return fmt.Errorf("components.%s: the plugin has no chart of that name: %s", name, strings.Join(r.charts(), ", "))
+		}
+		if !r.present[name] {
+			r.warn("components.%s has no effect: it is not installed", name)
+		}
+	}
+	if len(app.Spec.SyncPolicies) == 0 {
+		return errors.New("nothing is to be installed")
+	}
+	if _, err := application.Compile(app); err != nil {
+		return err
+	}
+	r.out.Application = app
+	return nil
+}
+
+func (r *rendering) charts() (names []string) {
+	for _, k := range r.Spec.Components {
+		if k.Chart != nil {
+			names = append(names, k.Name)
+		}
+	}
+	return names
+}
+
+func (r *rendering) warn(format string, args ...any) {
+	r.out.Warnings = append(r.out.Warnings, fmt.Sprintf(format, args...))
+}
+
+// setConfig sets the variables that are known without members.
+func (r *rendering) setConfig() error {
+	config, err := r.config()
+	if err != nil {
+		return err
+	}
+	listed := []any{}
+	for _, c := range r.in.Fleet.Spec.Clusters {
+		listed = append(listed, c.Name)
+	}
+	uses, err := Uses(r.in.Fleet)
+	if err != nil {
+		return err
+	}
+	plugins := []any{}
+	for _, u := range uses {
+		r.plugins, plugins = append(r.plugins, u.Name), append(plugins, u.Name)
+	}
+	r.values = map[string]any{
+		"config": native(config),
+		"fleet":  map[string]any{"name": r.in.Fleet.Name, "namespace": r.in.Fleet.Namespace, "clusters": listed, "plugins": plugins},
+	}
+	vars := map[string]any{}
+	for _, name := range slices.Sorted(maps.Keys(r.Spec.Vars)) {
+		r.values["vars"] = map[string]any{} // they do not know each other
+		v, ok, err := r.env.eval(r.Spec.Vars[name], varConfig, r.values)
+		if err != nil {
+			return fmt.Errorf("vars.%s: %w", name, err)
+		}
+		if ok {
+			vars[name] = v
+		}
+	}
+	r.values["vars"] = vars
+	return nil
+}
+
+// setObserved sets the variables that are known of members.
+func (r *rendering) setObserved() {
+	members := []any{}
+	for i := range r.in.Members {
+		if m := &r.in.Members[i]; !m.Leaving && m.Reason != member.DuplicateReason {
+			members = append(members, r.cluster(m))
+		}
+	}
+	facts := map[string]any{}
+	maps.Copy(facts, r.in.Observed.Facts)
+	r.values["members"], r.values["facts"] = members, native(facts)
+}
+
+// cluster is what expressions know of a member.
+func (r *rendering) cluster(m *member.Member) map[string]any {
+	labels := map[string]any{}
+	for k, v := range m.Labels {
+		labels[k] = v
+	}
+	facts := map[string]any{}
+	maps.Copy(facts, r.in.Observed.OfMembers[m.Key()])
+	c := map[string]any{"name": m.Name, "kind": m.Kind, "labels": labels, "ready": m.Ready, "facts": native(facts)}
+	if v, err := semver.NewVersion(m.Kubernetes); err == nil {
+		c["kubernetes"] = fmt.Sprintf("%d.%d.%d", v.Major(), v.Minor(), v.Patch())
+	}
+	return c
+}
+
+func (r *rendering) rules() error {
+	var errs []error
+	for _, rule := range r.Spec.Rules {
+		text, err := r.broken(rule, varFleet, r.values)
+		if err != nil {
+			return err
+		}
+		if text != "" {
+			errs = append(errs, errors.New(text))
+		}
+	}
+	for _, rule := range r.Spec.Warnings {
+		text, err := r.broken(rule, varFleet, r.values)
+		if err != nil {
+			return err
+		}
+		if text != "" {
+			r.warn("%s", text)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// broken returns the message of a rule that does not hold; empty if it does.
+func (r *rendering) broken(rule Rule, vars variables, values map[string]any) (string, error) {
+	ok, err := r.env.holds(rule.Rule, vars, values)
+	if err != nil || ok {
+		return "", err
+	}
+	return r.env.text(rule.Message, vars, values)
+}
+
+// reads fills in what is to be read from members.
+func (r *rendering) reads() error {
+	for i := range r.Spec.Facts {
+		f := &r.Spec.Facts[i]
+		if ok, err := r.env.holds(f.When, varConfig, r.values); err != nil {
+			return fmt.Errorf("fact %s: %w", f.Name, err)
+		} else if !ok {
+			continue
+		}
+		read := Read{Fact: f}
+		if f.From != "" {
+			m, err := r.oneMember(f.From)
+			if err != nil {
+				return fmt.Errorf("fact %s: %w", f.Name, err)
+			}
+			read.Member = m.Name
+		}
+		if f.Resource != nil {
+			ref := *f.Resource
+			for _, s := range []*string{&ref.Namespace, &ref.Name} {
+				text, err := r.env.text(*s, varConfig, r.values)
+				if err != nil {
+					return fmt.Errorf("fact %s: %w", f.Name, err)
+				}
+				*s = text
+			}
+			read.Resource = &ref
+		}
+		r.out.Reads = append(r.out.Reads, read)
+	}
+	return nil
+}
+
+// Value returns what a fact is in the object that was read; nil if it is not there yet.
+func (p *Plugin) Value(f *Fact, object map[string]any) (any, error) {
+	v, ok, err := p.env.eval(f.Value, varObject, map[string]any{"object": native(object)})
+	if err != nil || !ok || v == "" {
+		return nil, err
+	}
+	return v, nil
+}
+
+// oneMember returns the member that a template names.
+func (r *rendering) oneMember(template string) (*member.Member, error) {
+	name, err := r.env.text(template, varConfig, r.values)
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.in.Members {
+		if m := &r.in.Members[i]; m.Name == name && m.Reason != member.DuplicateReason {
+			return m, nil
+		}
+	}
+	return nil, fmt.Errorf("%q is no member of Fleet %s", name, r.in.Fleet.Name)
+}
+
+// component returns the sync policy of a component; nil if it is not there.
+func (r *rendering) component(k *Component) (*appsv1.ApplicationSyncPolicy, error) {
+	if ok, err := r.env.holds(k.When, varConfig, r.values); err != nil || !ok {
+		return nil, err
+	}
+	policy := &appsv1.ApplicationSyncPolicy{Name: lower(k.Name)}
+	for _, name := range k.DependsOn {
+		if r.present[name] {
+			policy.DependsOn = append(policy.DependsOn, appsv1.NameReference{Name: lower(name)})
+		}
+	}
+	var members []*member.Member
+	switch k.RunsOn {
+	case "", OnMembers:
+		policy.Destination = &appsv1.ApplicationDestination{Fleet: r.in.Fleet.Name}
+		for i := range r.in.Members {
+			if m := &r.in.Members[i]; !m.Leaving && m.Reason != member.DuplicateReason {
+				members = append(members, m)
+			}
+		}
+	case OnHub:
+	default:
+		m, err := r.oneMember(k.RunsOn)
+		if err != nil {
+			return nil, err
+		}
+		policy.Destination = &appsv1.ApplicationDestination{Cluster: &appsv1.ClusterReference{Name: m.Name, Kind: m.Kind}}
+		members = append(members, m)
+	}
+
+	var err error
+	switch {
+	case k.Chart != nil:
+		err = r.chart(policy, k)
+	case k.Secret != nil:
+		err = r.secret(policy, k)
+	default:
+		err = r.objects(policy, k)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if missing := r.missing(k); missing != "" {
+		policy.Overrides = append(policy.Overrides, appsv1.Override{Selector: &metav1.LabelSelector{}, Hold: missing})
+	}
+	if err := r.differences(policy, k, members); err != nil {
+		return nil, err
+	}
+	if len(policy.Overrides) > maxOverrides {
+		return nil, fmt.Errorf("differs in %d ways between members, and may in %d", len(policy.Overrides), maxOverrides)
+	}
+	return policy, nil
+}
+
+// missing says what a component waits for; empty if it has all it needs.
+func (r *rendering) missing(k *Component) string {
+	for _, name := range k.Needs {
+		f := r.fact(name)
+		switch {
+		case f == nil || f.Secret:
+			if r.in.Observed.Kept[name] {
+				continue
+			}
+		case r.in.Observed.Facts[name] != nil:
+			continue
+		}
+		if f == nil {
+			return fmt.Sprintf("waits for %s, which is generated", name)
+		}
+		on, _ := r.env.text(f.From, varConfig, r.values) // it was evaluated before
+		for _, read := range r.out.Reads {
+			if read.Fact == f && read.Resource != nil {
+				return strings.TrimSpace(fmt.Sprintf("waits for %s, from %s %s/%s of member %s", name, read.Resource.Kind, read.Resource.Namespace, read.Resource.Name, on))
+			}
+		}
+		return fmt.Sprintf("waits for %s, from the kubeconfig of member %s", name, on)
+	}
+	return ""
+}
+
+// differences adds an override for every way in which members differ, and one that holds those that cannot have the component.
+func (r *rendering) differences(policy *appsv1.ApplicationSyncPolicy, k *Component, members []*member.Member) error {
+	supported, err := parseRange(k.Kubernetes)
+	if err != nil {
+		return err
+	}
+	user, err := r.extraArgs(k)
+	if err != nil {
+		return err
+	}
+	holds, values := map[string][]string{}, map[string][]string{}
+	for _, m := range members {
+		cluster := r.cluster(m)
+		r.values["cluster"] = cluster
+		text, over, err := r.difference(k, m, supported)
+		delete(r.values, "cluster")
+		if err != nil {
+			text = err.Error()
+		}
+		if text != "" {
+			text = shorten(text)
+			holds[text] = append(holds[text], m.Name)
+			continue
+		}
+		if len(over) == 0 {
+			continue
+		}
+		over = application.MergeValues(over, user) // what the fleet says has the last word
+		b, err := json.Marshal(over)
+		if err != nil {
+			return err
+		}
+		values[string(b)] = append(values[string(b)], m.Name)
+	}
+	for _, text := range slices.Sorted(maps.Keys(holds)) {
+		policy.Overrides = append(policy.Overrides, appsv1.Override{Clusters: holds[text], Hold: text})
+	}
+	var overrides []appsv1.Override
+	for raw, names := range values {
+		overrides = append(overrides, appsv1.Override{Clusters: names, Helm: &appsv1.HelmOverride{Values: &apiextensionsv1.JSON{Raw: []byte(raw)}}})
+	}
+	slices.SortFunc(overrides, func(a, b appsv1.Override) int { return cmp.Compare(a.Clusters[0], b.Clusters[0]) })
+	policy.Overrides = append(policy.Overrides, overrides...)
+	return nil
+}
+
+// difference says why a member cannot have a component, or what values are its own.
+func (r *rendering) difference(k *Component, m *member.Member, supported *semver.Constraints) (hold string, values map[string]any, err error) {
+	if v, err := semver.NewVersion(m.Kubernetes); err == nil && supported != nil {
+		// What a distribution appends, -gke.100 say, is no pre-release.
+		if released := semver.New(v.Major(), v.Minor(), v.Patch(), "", ""); !supported.Check(released) {
+			return fmt.Sprintf("runs Kubernetes %s, and %s supports %s: upgrade the member, or choose a chart version that supports it", m.Kubernetes, k.Name, k.Kubernetes), nil, nil
+		}
+	}
+	for _, rule := range r.Spec.MemberRules {
+		if text, err := r.broken(rule, varMember, r.values); err != nil || text != "" {
+			return text, nil, err
+		}
+	}
+	for _, mv := range k.MemberValues {
+		if ok, err := r.env.holds(mv.When, varMember, r.values); err != nil {
+			return "", nil, err
+		} else if !ok {
+			continue
+		}
+		got, _, err := r.env.expand(mv.Values, varMember, r.values, "memberValues")
+		if err != nil {
+			return "", nil, err
+		}
+		values = application.MergeValues(values, got.(map[string]any))
+	}
+	return "", values, nil
+}
+
+// chart makes the policy a release of a chart.
+func (r *rendering) chart(policy *appsv1.ApplicationSyncPolicy, k *Component) error {
+	chart := *k.Chart
+	for _, o := range r.options(k) {
+		if c := o.Chart; c != nil {
+			if c.Repository != "" && c.Repository != chart.Repository || c.Name != "" && c.Name != chart.Name || c.Version != "" && c.Version != chart.Version {
+				chart.Digest = "" // of another chart
+			}
+			chart.Repository, chart.Name, chart.Version = cmp.Or(c.Repository, chart.Repository), cmp.Or(c.Name, chart.Name), cmp.Or(c.Version, chart.Version)
+		}
+	}
+	namespace, err := r.env.text(k.Namespace, varConfig, r.values)
+	if err != nil {
+		return fmt.Errorf("namespace: %w", err)
+	}
+	got, _, err := r.env.expand(k.Values, varFleet, r.values, "values")
+	if err != nil {
+		return err
+	}
+	values, _ := got.(map[string]any)
+	user, err := r.extraArgs(k)
+	if err != nil {
+		return err
+	}
+	release, err := r.env.text(cmp.Or(k.Release, lower(k.Name)), varConfig, r.values)
+	if err != nil {
+		return fmt.Errorf("release: %w", err)
+	}
+	h := r.release(release, namespace, application.MergeValues(values, user))
+	crds := helmv2.CRDsPolicy(cmp.Or(k.CRDs, string(helmv2.CreateReplace)))
+	h.Install, h.Upgrade = &helmv2.Install{CRDs: crds}, &helmv2.Upgrade{CRDs: crds}
+	h.HealthCheckExprs = k.HealthCheckExprs
+	if k.Timeout != nil {
+		h.Timeout = k.Timeout
+	}
+	for _, v := range k.ValuesFrom {
+		ref := meta.ValuesReference{Kind: "Secret", ValuesKey: v.Key, TargetPath: v.TargetPath, Literal: true}
+		if v.SecretName != "" {
+			if ref.Name, err = r.env.text(v.SecretName, varConfig, r.values); err != nil {
+				return fmt.Errorf("valuesFrom: %w", err)
+			}
+			if ref.Name == "" {
+				continue
+			}
+		} else {
+			ref.Name, ref.ValuesKey = Name(r.in.Fleet.Name, r.Metadata.Name), cmp.Or(v.Fact, v.Generated)
+		}
+		h.ValuesFrom = append(h.ValuesFrom, ref)
+	}
+	policy.Helm = h
+	policy.Source, h.Chart = source(chart)
+	return nil
+}
+
+// source returns where a chart comes from.
+func source(c Chart) (*appsv1.ApplicationSource, *appsv1.HelmChartTemplate) {
+	repository := &sourcev1.HelmRepositorySpec{URL: c.Repository, Interval: metav1.Duration{Duration: application.DefaultInterval}}
+	if c.Digest == "" {
+		if strings.HasPrefix(c.Repository, "oci://") {
+			repository.Type = sourcev1.HelmRepositoryTypeOCI
+		}
+		return &appsv1.ApplicationSource{HelmRepository: repository},
+			&appsv1.HelmChartTemplate{Spec: appsv1.HelmChartTemplateSpec{Chart: c.Name, Version: c.Version}}
+	}
+	return &appsv1.ApplicationSource{OCIRepository: &sourcev1.OCIRepositorySpec{
+		URL: strings.TrimSuffix(c.Repository, "/") + "/" + c.Name, Reference: &sourcev1.OCIRepositoryRef{Digest: c.Digest},
+		Interval: metav1.Duration{Duration: application.DefaultInterval},
+	}}, nil
+}
+
+// maxReleaseName is Helm's own limit.
+const maxReleaseName = 53
+
+func (r *rendering) release(name, namespace string, values map[string]any) *appsv1.HelmRelease {
+	h := &appsv1.HelmRelease{
+		ReleaseName: object.Name(maxReleaseName, name), TargetNamespace: namespace, StorageNamespace: namespace,
+		Interval: &metav1.Duration{Duration: application.DefaultInterval}, Timeout: &metav1.Duration{Duration: installTimeout},
+	}
+	if len(values) > 0 {
+		b, _ := json.Marshal(values) // made of JSON
+		h.Values = &apiextensionsv1.JSON{Raw: b}
+	}
+	return h
+}
+
+// options returns what the fleet says of a component: by the plugin's own field, and by its name.
+func (r *rendering) options(k *Component) []fleetv1.PluginChart {
+	var out []fleetv1.PluginChart
+	if k.Options != "" {
+		at := any(r.in.Use.Config)
+		if k.Options != "." {
+			for _, part := range strings.Split(k.Options, ".") {
+				m, _ := at.(map[string]any)
+				at = m[part]
+			}
+		}
+		if m, ok := at.(map[string]any); ok {
+			var o fleetv1.PluginChart
+			if b, err := json.Marshal(map[string]any{"chart": m["chart"], "extraArgs": m["extraArgs"]}); err == nil && json.Unmarshal(b, &o) == nil {
+				out = append(out, o)
+			}
+		}
+	}
+	if o, ok := r.in.Use.Components[k.Name]; ok {
+		out = append(out, o)
+	}
+	return out
+}
+
+// extraArgs returns the values that the fleet gives a component.
+func (r *rendering) extraArgs(k *Component) (map[string]any, error) {
+	var out map[string]any
+	for _, o := range r.options(k) {
+		if o.ExtraArgs == nil || string(o.ExtraArgs.Raw) == "null" {
+			continue
+		}
+		got, err := decode(o.ExtraArgs.Raw)
+		if err != nil {
+			return nil, errors.New("extraArgs: has to be a map")
+		}
+		out = application.MergeValues(out, got)
+	}
+	return out, nil
+}
+
+func decode(raw []byte) (map[string]any, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var out map[string]any
+	return out, d.Decode(&out)
+}
+
+// native makes numbers what expressions can count with.
+func native(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, item := range v {
+			out[k] = native(item)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = native(v[i])
+		}
+		return out
+	case json.Number:
+		if i, err := v.Int64(); err == nil {
+			return i
+		}
+		f, _ := v.Float64()
+		return f
+	}
+	return v
+}
+
+// parseRange reads a range of versions; nil if it is empty.
+func parseRange(s string) (*semver.Constraints, error) {
+	if s == "" {
+		return nil, nil
+	}
+	return semver.NewConstraint(s)
+}
+
+// lower makes names of objects of those of plugins and components.
+func lower(name string) string { return strings.ToLower(name) }
+
+// shorten makes a text what an override takes.
+func shorten(s string) string {
+	const most = 500
+	s = strings.Join(strings.Fields(s), " ")
+	if len(s) > most {
+		s = strings.ToValidUTF8(s[:most-len("…")], "") + "…"
+	}
+	return s
+}
