@@ -55,9 +55,9 @@ docker-build: ## Build the image IMG.
 
 ##### The parts: what tests and the demo run against, built from Go modules apart from the product's
 
-PARTS := etcd kube-apiserver kube-controller-manager kubectl source-controller kustomize-controller flux
+PARTS := etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok source-controller kustomize-controller flux
 .PHONY: parts
-parts: $(PARTS:%=bin/%) bin/crds ## Build (or find) Kubernetes, etcd and Flux; about 15 minutes the first time.
+parts: $(PARTS:%=bin/%) bin/crds bin/kwok-stages.yaml ## Build (or find) Kubernetes, etcd and Flux; about 15 minutes the first time.
 
 kubernetes_version := $(shell sed -En 's,.*k8s.io/kubernetes v([0-9.]+).*,\1,p' hack/tools/kubernetes/go.mod)
 kubernetes_ldflags := $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
@@ -72,7 +72,9 @@ endef
 $(eval $(call part,etcd,etcd,go.etcd.io/etcd/server/v3,1))
 $(eval $(call part,kube-apiserver,kubernetes,k8s.io/kubernetes/cmd/kube-apiserver,4,$(kubernetes_ldflags)))
 $(eval $(call part,kube-controller-manager,kubernetes,k8s.io/kubernetes/cmd/kube-controller-manager,1,$(kubernetes_ldflags)))
+$(eval $(call part,kube-scheduler,kubernetes,k8s.io/kubernetes/cmd/kube-scheduler,1,$(kubernetes_ldflags)))
 $(eval $(call part,kubectl,kubernetes,k8s.io/kubernetes/cmd/kubectl,1,$(kubernetes_ldflags)))
+$(eval $(call part,kwok,kwok,sigs.k8s.io/kwok/cmd/kwok,3))
 $(eval $(call part,source-controller,flux,github.com/fluxcd/source-controller,4))
 $(eval $(call part,kustomize-controller,flux,github.com/fluxcd/kustomize-controller,1))
 $(eval $(call part,flux,flux,github.com/fluxcd/flux2/v2/cmd/flux,2,-X main.VERSION=$(flux_version)))
@@ -87,6 +89,12 @@ bin:
 bin/crds: go.mod bin/controller-gen
 	@rm -rf $@
 	bin/controller-gen crd $(foreach p,source-controller/api/v1 kustomize-controller/api/v1 helm-controller/api/v2,paths=github.com/fluxcd/$p) output:crd:dir=$@
+
+# What kwok's nodes and pods do: become ready at once, and end when they are deleted.
+bin/kwok-stages.yaml: hack/tools/kwok/go.mod | bin
+	@cd hack/tools/kwok && go mod download sigs.k8s.io/kwok && stages=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage && \
+	for f in node/fast/node-initialize pod/fast/pod-ready pod/fast/pod-complete pod/fast/pod-delete; do \
+		cat $$stages/$$f.yaml && echo --- || exit 1; done > $(CURDIR)/$@.new && mv $(CURDIR)/$@.new $(CURDIR)/$@
 
 # Stands in for helm-controller where $HELM_CONTROLLER names none.
 bin/helm-standin: $(wildcard e2e/helm-standin/*.go) e2e/go.mod e2e/go.sum

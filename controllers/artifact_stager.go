@@ -4,95 +4,144 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"strings"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
-
-	"sigs.k8s.io/controller-runtime/pkg/builder"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers/publisher"
 )
 
-// ArtifactStager renders ClusterConfigs and stores the files on every replica, the leader or not: each of them serves the
-// same, so Flux may ask any. It writes nothing to the hub.
+// ArtifactStager renders what the objects of a kind publish and stores the files on every replica, the leader or not: each
+// of them serves the same, so Flux may ask any. It writes nothing to the hub.
 type ArtifactStager struct {
 	client.Client
-	Publisher publisher.Publisher
-	Baselines *Baselines
-	// Shard selects the ClusterConfigs to serve; nil selects all.
+	// Shard selects the objects to serve; nil selects all.
 	Shard labels.Selector
 
+	kind   string
+	object client.Object
+	list   func(ctx context.Context) ([]client.Object, error)
+	// stage stores the files of an object, and remove those of one that is gone.
+	stage  func(ctx context.Context, o client.Object) error
+	remove func(key types.NamespacedName) error
+	// again, if there is one, has what uses plugins from outside staged again.
+	again chan event.GenericEvent
+
 	mu     sync.Mutex
-	staged map[types.NamespacedName]int64 // the generation that is stored, or cannot be
+	staged map[types.NamespacedName]bool // what is stored, or cannot be
+}
+
+// NewConfigStager stages what ClusterConfigs publish.
+func NewConfigStager(c client.Client, p publisher.Publisher, baselines *Baselines) *ArtifactStager {
+	return &ArtifactStager{
+		Client: c, kind: clusterv1.ClusterConfigKind, object: &clusterv1.ClusterConfig{}, staged: map[types.NamespacedName]bool{},
+		list: func(ctx context.Context) ([]client.Object, error) {
+			var list clusterv1.ClusterConfigList
+			err := c.List(ctx, &list, client.UnsafeDisableDeepCopy)
+			return objects(pointers(list.Items)), err
+		},
+		stage: func(ctx context.Context, o client.Object) error {
+			config := o.(*clusterv1.ClusterConfig)
+			rendered, err := baselines.Render(config)
+			if err != nil {
+				return nil //nolint:nilerr // the leader says so in the status
+			}
+			_, err = publish(ctx, p, config, rendered)
+			return err
+		},
+		remove: func(key types.NamespacedName) error {
+			baselines.forget(key)
+			return p.Remove(artifactKey(key))
+		},
+	}
+}
+
+// NewFleetStager stages what the plugins of Fleets publish.
+func NewFleetStager(c client.Client, p publisher.Publisher, plugins *Plugins) *ArtifactStager {
+	return &ArtifactStager{
+		Client: c, kind: fleetv1.FleetKind, object: &fleetv1.Fleet{}, staged: map[types.NamespacedName]bool{}, again: coalesced(plugins),
+		list: func(ctx context.Context) ([]client.Object, error) {
+			var list fleetv1.FleetList
+			err := c.List(ctx, &list, client.UnsafeDisableDeepCopy)
+			return objects(pointers(list.Items)), err
+		},
+		stage: func(ctx context.Context, o client.Object) error {
+			return pluginArtifacts(ctx, plugins, p, o.(*fleetv1.Fleet))
+		},
+		remove: func(types.NamespacedName) error { return nil }, // the leader removes them, and a disk is a process's own
+	}
 }
 
 // SetupWithManager registers the stager. It does not wait to be elected.
 func (s *ArtifactStager) SetupWithManager(mgr ctrl.Manager, opts controller.Options) error {
-	s.staged = map[types.NamespacedName]int64{}
 	opts.NeedLeaderElection = new(false)
-	return ctrl.NewControllerManagedBy(mgr).
-		Named("artifactstager").
-		For(&clusterv1.ClusterConfig{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		WithOptions(opts).
-		Complete(s)
+	b := ctrl.NewControllerManagedBy(mgr).
+		Named("artifactstager-"+strings.ToLower(s.kind)).
+		For(s.object, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		WithOptions(opts)
+	if s.again != nil {
+		b = b.WatchesRawSource(source.Channel(s.again, handler.EnqueueRequestsFromMapFunc(usersOfPlugins(s.Client))))
+	}
+	return b.Complete(s)
 }
 
-// Reconcile stores the files of one ClusterConfig, and removes those of one that is gone.
+// Reconcile stores the files of one object, and removes those of one that is gone.
 func (s *ArtifactStager) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
-	config := &clusterv1.ClusterConfig{}
-	if err := s.Get(ctx, req.NamespacedName, config); err != nil {
+	o := s.object.DeepCopyObject().(client.Object)
+	if err := s.Get(ctx, req.NamespacedName, o); err != nil {
 		if client.IgnoreNotFound(err) != nil {
 			return ctrl.Result{}, err
 		}
-		s.mark(req.NamespacedName, 0)
-		s.Baselines.forget(req.NamespacedName)
-		return ctrl.Result{}, s.Publisher.Remove(artifactKey(req.NamespacedName))
+		s.mark(req.NamespacedName, false)
+		return ctrl.Result{}, s.remove(req.NamespacedName)
 	}
-	if s.serves(config) {
-		rendered, err := s.Baselines.Render(config)
-		if err == nil { // else the leader says so in the status
-			if _, err := publish(ctx, s.Publisher, config, rendered); err != nil {
-				return ctrl.Result{}, err
-			}
+	if s.serves(o) {
+		if err := s.stage(ctx, o); err != nil {
+			return ctrl.Result{}, err
 		}
 	}
-	s.mark(req.NamespacedName, config.Generation)
+	s.mark(req.NamespacedName, true)
 	return ctrl.Result{}, nil
 }
 
-func (s *ArtifactStager) serves(config *clusterv1.ClusterConfig) bool {
-	return s.Shard == nil || s.Shard.Matches(labels.Set(config.Labels))
+func (s *ArtifactStager) serves(o client.Object) bool {
+	return s.Shard == nil || s.Shard.Matches(labels.Set(o.GetLabels()))
 }
 
-func (s *ArtifactStager) mark(key types.NamespacedName, generation int64) {
+func (s *ArtifactStager) mark(key types.NamespacedName, staged bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if generation == 0 {
+	if staged {
+		s.staged[key] = true
+	} else {
 		delete(s.staged, key)
-		return
 	}
-	s.staged[key] = generation
 }
 
 // Ready is a readiness check: a replica is asked only when it has everything that there is. Once it has had it, a
 // newer generation does not make it unready: Flux tries again.
 func (s *ArtifactStager) Ready(req *http.Request) error {
-	var configs clusterv1.ClusterConfigList
-	if err := s.List(req.Context(), &configs, client.UnsafeDisableDeepCopy); err != nil {
+	all, err := s.list(req.Context())
+	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range configs.Items {
-		key := client.ObjectKeyFromObject(&configs.Items[i])
-		if _, ok := s.staged[key]; !ok && s.serves(&configs.Items[i]) {
-			return fmt.Errorf("the artifact of ClusterConfig %s is not rendered yet", key)
+	for _, o := range all {
+		if key := client.ObjectKeyFromObject(o); !s.staged[key] && s.serves(o) {
+			return fmt.Errorf("the artifact of %s %s is not rendered yet", s.kind, key)
 		}
 	}
 	return nil

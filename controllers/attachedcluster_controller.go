@@ -30,14 +30,18 @@ func (r *AttachedClusterReconciler) Reconcile(ctx context.Context, req ctrl.Requ
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	return r.reconcile(ctx, &subject{
+	return r.reconcile(ctx, attachedSubject(c))
+}
+
+func attachedSubject(c *clusterv1.AttachedCluster) *subject {
+	return &subject{
 		object:    c,
 		kind:      clusterv1.AttachedClusterKind,
 		health:    &c.Status.MemberHealth,
 		check:     c.Spec.HealthCheck,
 		secret:    c.Spec.Kubeconfig,
 		configMap: c.Spec.ConfigMapRef,
-	})
+	}
 }
 
 // SetupWithManager starts the controller with the manager.

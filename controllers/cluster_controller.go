@@ -28,13 +28,17 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ct
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	return r.reconcile(ctx, &subject{
+	return r.reconcile(ctx, clusterSubject(c))
+}
+
+func clusterSubject(c *clusterv1.Cluster) *subject {
+	return &subject{
 		object: c,
 		kind:   clusterv1.ClusterKind,
 		health: &c.Status.MemberHealth,
 		check:  c.Spec.HealthCheck,
 		secret: clusterKubeconfig(c),
-	})
+	}
 }
 
 // SetupWithManager starts the controller with the manager.

@@ -107,6 +107,14 @@ func (r *ClusterConfigReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	return ctrl.Result{}, r.report(ctx, config, rendered)
 }
 
+func (r *ClusterConfigReconciler) passOn(ctx context.Context, config *clusterv1.ClusterConfig) error {
+	apps, err := r.applications(ctx, config)
+	if err != nil {
+		return err
+	}
+	return r.delivery(config).passOn(ctx, apps, suspended(config, config.Spec.Suspend))
+}
+
 // patchStatus writes the status if it has changed, in one request, as for an Application.
 func (r *ClusterConfigReconciler) patchStatus(ctx context.Context, before, after *clusterv1.ClusterConfig) error {
 	if equality.Semantic.DeepEqual(before.Status, after.Status) {

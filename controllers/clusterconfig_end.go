@@ -24,7 +24,7 @@ func (r *ClusterConfigReconciler) finalize(ctx context.Context, config *clusterv
 		return err
 	}
 	if len(apps) > 0 {
-		if err := r.endApplications(ctx, config, nil); err != nil {
+		if err := r.delivery(config).end(ctx, apps, nil); err != nil {
 			return err
 		}
 		var texts []string

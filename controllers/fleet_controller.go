@@ -11,42 +11,75 @@ import (
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"github.com/fluxcd/pkg/runtime/jitter"
 	"github.com/fluxcd/pkg/runtime/predicates"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/controllers/publisher"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/member"
 )
 
-// +kubebuilder:rbac:groups=fleet.kurator.dev,resources=fleets,verbs=get;list;watch
+// +kubebuilder:rbac:groups=fleet.kurator.dev,resources=fleets,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=fleet.kurator.dev,resources=fleets/status,verbs=patch
+// +kubebuilder:rbac:groups=fleet.kurator.dev,resources=fleets/finalizers,verbs=update
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch;delete
 
 // DefaultFleetInterval is how often a fleet is looked at when nothing happens.
 const DefaultFleetInterval = 10 * time.Minute
 
 // FleetReconciler says in the status of each Fleet who its members are and how they are. It generates the ClusterConfig of
-// spec.policy.networkIsolation; what else runs on the members is for those who refer to the fleet.
+// spec.policy.networkIsolation and an Application for each plugin; what else runs on the members is for those who refer to
+// the fleet.
 type FleetReconciler struct {
 	client.Client
+	// APIReader reads past the cache, which has Secrets without what is in them.
+	APIReader client.Reader
 	record.EventRecorder
 	runtimectrl.Metrics
+	// Publisher is where what plugins consist of is fetched from.
+	Publisher publisher.Publisher
+	// Plugins are those that fleets may use, and Facts what was read of members for them.
+	Plugins *Plugins
+	Facts   *Facts
 	// Shard selects the Fleets to look after; nil selects all.
 	Shard labels.Selector
 
 	written written[*fleetv1.Fleet]
+	kept    keptVersions
 }
 
 // SetupWithManager registers the reconciler and its watches.
-func (r *FleetReconciler) SetupWithManager(mgr ctrl.Manager, opts controller.Options) error {
+func (r *FleetReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts controller.Options) error {
+	for _, kind := range []client.Object{&appsv1.Application{}, &sourcev1.ExternalArtifact{}} {
+		err := mgr.GetFieldIndexer().IndexField(ctx, kind, fleetOwnerIndex, func(o client.Object) []string {
+			if owner := metav1.GetControllerOfNoCopy(o); owner != nil && owner.Kind == fleetv1.FleetKind {
+				return []string{owner.Name}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	fetched := coalesced(r.Plugins)
+	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &fleetv1.Fleet{}, handler.OnlyControllerOwner())
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&fleetv1.Fleet{}, changed).
@@ -54,8 +87,50 @@ func (r *FleetReconciler) SetupWithManager(mgr ctrl.Manager, opts controller.Opt
 		Watches(&clusterv1.Cluster{}, whenSettled(r.fleetsOf), builder.WithPredicates(memberChanged{})).
 		// The namespaces that a ClusterConfig declares are isolated as well.
 		Watches(&clusterv1.ClusterConfig{}, whenSettled(fleetOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&appsv1.Application{}, whenSettled(fleetOfOwner)).
+		Watches(&sourcev1.ExternalArtifact{}, owner).
+		Watches(&corev1.Secret{}, owner).
+		WatchesRawSource(source.Channel(r.Facts.fleets, &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(fetched, handler.EnqueueRequestsFromMapFunc(usersOfPlugins(r.Client)))).
 		WithOptions(opts).
 		Complete(r)
+}
+
+func fleetOfOwner(_ context.Context, o client.Object) []reconcile.Request {
+	owner := metav1.GetControllerOfNoCopy(o)
+	if owner == nil || owner.Kind != fleetv1.FleetKind {
+		return nil
+	}
+	return []reconcile.Request{{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: owner.Name}}}
+}
+
+// coalesced returns events for changes of plugins from outside. One that waits to be taken stands for all of them, so that
+// nobody waits on a replica where nobody takes it.
+func coalesced(plugins *Plugins) chan event.GenericEvent {
+	events := make(chan event.GenericEvent, 1)
+	plugins.OnChange(func(string) {
+		select {
+		case events <- event.GenericEvent{Object: &fleetv1.Fleet{}}:
+		default:
+		}
+	})
+	return events
+}
+
+// usersOfPlugins returns the fleets that use plugins from outside.
+func usersOfPlugins(c client.Reader) handler.MapFunc {
+	return func(ctx context.Context, _ client.Object) (requests []reconcile.Request) {
+		var fleets fleetv1.FleetList
+		if err := c.List(ctx, &fleets, client.UnsafeDisableDeepCopy); err != nil {
+			return nil // the cache knows no error
+		}
+		for i := range fleets.Items {
+			if len(fleets.Items[i].Spec.Plugins) > 0 {
+				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&fleets.Items[i])})
+			}
+		}
+		return requests
+	}
 }
 
 func (r *FleetReconciler) fleetsOf(ctx context.Context, cluster client.Object) []reconcile.Request {
@@ -76,7 +151,7 @@ func (r *FleetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ct
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	if deleting(cached) || r.Shard != nil && !r.Shard.Matches(labels.Set(cached.Labels)) {
+	if r.Shard != nil && !r.Shard.Matches(labels.Set(cached.Labels)) {
 		return ctrl.Result{}, nil
 	}
 	cached = r.written.latest(cached)
@@ -86,6 +161,9 @@ func (r *FleetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ct
 		r.RecordDuration(ctx, fleet, start)
 	}()
 
+	if deleting(fleet) {
+		return ctrl.Result{}, r.finalize(ctx, fleet)
+	}
 	if suspended(fleet, fleet.Spec.Suspend) {
 		setSuspended(fleet, fleet.Annotations, &fleet.Status.ReconcileRequestStatus)
 		return ctrl.Result{}, nil
@@ -108,6 +186,11 @@ func (r *FleetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ct
 	reportFleet(fleet, members)
 	if err := r.isolate(ctx, fleet); err != nil {
 		conditions.MarkFalse(fleet, meta.ReadyCondition, applyFailedReason, "spec.policy.networkIsolation: %s", shorten(err.Error()))
+		return ctrl.Result{}, err
+	}
+	err = r.deliverPlugins(ctx, fleet, members)
+	reportPlugins(fleet)
+	if err != nil {
 		return ctrl.Result{}, err
 	}
 	interval := DefaultFleetInterval
@@ -157,9 +240,6 @@ func reportFleet(fleet *fleetv1.Fleet, members []member.Member) {
 // fleetNotInEffect lists what a fleet declares that has no effect yet.
 func fleetNotInEffect(fleet *fleetv1.Fleet, members []member.Member) []string {
 	var paths []string
-	if fleet.Spec.Plugin != nil {
-		paths = append(paths, "spec.plugin")
-	}
 	if p := fleet.Spec.Policy; p != nil {
 		if p.Placement != nil {
 			paths = append(paths, "spec.policy.placement")

@@ -35,6 +35,8 @@ import (
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers/publisher"
+	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
+	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
 
 // hub is a namespace of the test's API server, with the Fleet and Application controllers on it while they are started.
@@ -94,12 +96,17 @@ func (h *hub) start() *ApplicationReconciler {
 	h.events = record.NewFakeRecorder(10000)
 	apps := &ApplicationReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events}
 	h.Expect(apps.SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
-	h.Expect((&FleetReconciler{Client: mgr.GetClient(), EventRecorder: h.events}).SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	store, err := publisher.New(artifacts.Options{StoragePath: h.t.TempDir(), StorageAddress: "127.0.0.1:0", StorageAdvAddress: "artifacts.test",
 		ArtifactRetentionTTL: time.Minute, ArtifactRetentionRecords: 2, ArtifactDigestAlgo: "sha256"})
 	h.Expect(err).NotTo(HaveOccurred())
+	known, err := plugin.LoadAll(catalog.FS)
+	h.Expect(err).NotTo(HaveOccurred())
+	plugins, facts := NewPlugins(known), NewFacts()
+	h.Expect((&FactReconciler{MemberReconciler: MemberReconciler{Client: mgr.GetClient()}, Facts: facts}).SetupWithManager(mgr, 4)).To(Succeed())
+	h.Expect((&FleetReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events, Publisher: store, Plugins: plugins, Facts: facts}).
+		SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
 	baselines := &Baselines{}
-	h.stager = &ArtifactStager{Client: mgr.GetClient(), Publisher: store, Baselines: baselines}
+	h.stager = NewConfigStager(mgr.GetClient(), store, baselines)
 	h.Expect(h.stager.SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	h.Expect((&ClusterConfigReconciler{Client: mgr.GetClient(), EventRecorder: h.events, Publisher: store, Baselines: baselines}).
 		SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())

@@ -42,6 +42,8 @@ import (
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers"
 	"github.com/fleetwright/fleetwright/controllers/publisher"
+	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
+	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
 
 const controllerName = "fleet-controller"
@@ -185,12 +187,24 @@ func run(opts *options) error {
 
 	durations := runtimectrl.NewMetrics(mgr, metrics.MustMakeRecorder(), controllers.ApplicationFinalizer)
 	rendering := controller.Options{MaxConcurrentReconciles: opts.concurrent}
+	known, err := plugin.LoadAll(catalog.FS)
+	if err != nil {
+		return fmt.Errorf("reading the catalog of plugins: %w", err)
+	}
+	plugins, facts := controllers.NewPlugins(known), controllers.NewFacts()
+	if err := (&controllers.FactReconciler{MemberReconciler: members(), Facts: facts}).SetupWithManager(mgr, opts.concurrentProbes); err != nil {
+		return fmt.Errorf("setting up the reader of facts: %w", err)
+	}
 	if err := (&controllers.FleetReconciler{
 		Client:        mgr.GetClient(),
+		APIReader:     mgr.GetAPIReader(),
 		EventRecorder: recorder,
 		Metrics:       durations,
+		Publisher:     publisher,
+		Plugins:       plugins,
+		Facts:         facts,
 		Shard:         shard,
-	}).SetupWithManager(mgr, rendering); err != nil {
+	}).SetupWithManager(ctx, mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the Fleet controller: %w", err)
 	}
 	if err := (&controllers.ApplicationReconciler{
@@ -204,12 +218,17 @@ func run(opts *options) error {
 	}
 
 	baselines := &controllers.Baselines{}
-	stager := &controllers.ArtifactStager{Client: mgr.GetClient(), Publisher: publisher, Baselines: baselines, Shard: shard}
-	if err := stager.SetupWithManager(mgr, rendering); err != nil {
-		return fmt.Errorf("setting up the stager of artifacts: %w", err)
-	}
-	if err := mgr.AddReadyzCheck("artifacts", stager.Ready); err != nil {
-		return fmt.Errorf("adding the readiness check of artifacts: %w", err)
+	for name, stager := range map[string]*controllers.ArtifactStager{
+		"artifacts":        controllers.NewConfigStager(mgr.GetClient(), publisher, baselines),
+		"plugin-artifacts": controllers.NewFleetStager(mgr.GetClient(), publisher, plugins),
+	} {
+		stager.Shard = shard
+		if err := stager.SetupWithManager(mgr, rendering); err != nil {
+			return fmt.Errorf("setting up the stager of %s: %w", name, err)
+		}
+		if err := mgr.AddReadyzCheck(name, stager.Ready); err != nil {
+			return fmt.Errorf("adding the readiness check of %s: %w", name, err)
+		}
 	}
 	if err := (&controllers.ClusterConfigReconciler{
 		Client:        mgr.GetClient(),

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// Cluster is a control plane: an API server and a controller manager, without nodes. All clusters of an Env share one
+// Cluster is a control plane: an API server and a controller manager, without nodes before StartNodes. All clusters of an Env share one
 // etcd, each under a prefix of its own.
 type Cluster struct {
 	Name string
@@ -33,6 +33,8 @@ type Cluster struct {
 	APIServer         *Process
 	ControllerManager *Process
 
+	// nodes are what StartNodes has started.
+	nodes           []*Process
 	dir, etcd, addr string
 }
 
@@ -134,25 +136,11 @@ func (c *Cluster) connect() error {
 // behind, and service accounts and aggregated roles do nothing. On the hub it comes after the CRDs: the garbage
 // collector looks for new kinds only now and then.
 func (c *Cluster) startControllerManager(ctx context.Context) error {
-	path, err := program("kube-controller-manager")
-	if err != nil {
-		return err
-	}
-	addr, err := freeAddr()
-	if err != nil {
-		return err
-	}
-	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return err
-	}
-	c.ControllerManager, err = startProcess(ctx, c.dir, c.Name+"-kube-controller-manager", path, []string{
-		"--kubeconfig=" + c.KubeconfigFile, "--leader-elect=false",
-		"--bind-address=127.0.0.1", "--secure-port=" + port, "--cert-dir=" + c.path("controller-manager"),
-		"--service-account-private-key-file=" + c.path("sa.key"),
+	var err error
+	c.ControllerManager, err = c.startSecure(ctx, "kube-controller-manager", "kube-controller-manager", "--leader-elect=false",
+		"--service-account-private-key-file="+c.path("sa.key"), "--root-ca-file="+filepath.Join(c.path("certs"), "apiserver.crt"),
 		"--controllers=daemonset-controller,namespace-controller,garbage-collector-controller,serviceaccount-controller,serviceaccount-token-controller,clusterrole-aggregation-controller",
-		"--kube-api-qps=200", "--kube-api-burst=400",
-	}, nil, "https://"+addr+"/healthz")
+		"--kube-api-qps=200", "--kube-api-burst=400")
 	return err
 }
 

@@ -30,7 +30,7 @@ func (e *Env) StartController(ctx context.Context, args ...string) (err error) {
 	}
 	args = append([]string{"--enable-leader-election=false", "--log-level=debug", "--storage-path=" + filepath.Join(e.Dir, "rendered"),
 		"--storage-addr=" + e.artifactsAddr, "--storage-adv-addr=" + e.artifactsAddr}, args...)
-	e.Controller, err = e.startController(ctx, controllerName, "", kubeconfig, args...)
+	e.Controller, err = e.startController(ctx, controllerName, "", kubeconfig, nil, args...)
 	return err
 }
 
@@ -57,7 +57,7 @@ func (e *Env) StartReplica(ctx context.Context, name, service string, args ...st
 	}
 	args = append([]string{"--enable-leader-election", "--log-level=debug", "--storage-path=" + r.Storage,
 		"--storage-addr=" + r.Addr, "--storage-adv-addr=" + service}, args...)
-	if r.Process, err = e.startController(ctx, controllerName+"-"+name, filepath.Join(Root(), "bin", controllerName), kubeconfig, args...); err != nil {
+	if r.Process, err = e.startController(ctx, controllerName+"-"+name, filepath.Join(Root(), "bin", controllerName), kubeconfig, nil, args...); err != nil {
 		return nil, err
 	}
 	e.replicas = append(e.replicas, r.Process)

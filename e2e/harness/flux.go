@@ -29,29 +29,30 @@ func (e *Env) startFlux(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if e.SourceController, err = e.startController(ctx, "source-controller", "", e.Hub.KubeconfigFile,
+	trust := []string{"SSL_CERT_FILE=" + e.web.caFile}
+	if e.SourceController, err = e.startController(ctx, "source-controller", "", e.Hub.KubeconfigFile, trust,
 		"--storage-path="+storage, "--storage-addr="+addr, "--storage-adv-addr="+addr); err != nil {
 		return err
 	}
 	// Rendered manifests arrive as ExternalArtifacts, which Flux accepts behind this gate.
 	const artifacts = "--feature-gates=ExternalArtifact=true"
 	const dependency = "--requeue-dependency=2s"
-	if e.KustomizeController, err = e.startController(ctx, "kustomize-controller", "", e.Hub.KubeconfigFile,
+	if e.KustomizeController, err = e.startController(ctx, "kustomize-controller", "", e.Hub.KubeconfigFile, nil,
 		artifacts, dependency, "--no-remote-bases=true"); err != nil {
 		return err
 	}
 	if path := os.Getenv("HELM_CONTROLLER"); path != "" {
 		fmt.Println("harness: helm-controller is", path)
-		e.Helm, err = e.startController(ctx, "helm-controller", path, e.Hub.KubeconfigFile, artifacts, dependency)
+		e.Helm, err = e.startController(ctx, "helm-controller", path, e.Hub.KubeconfigFile, nil, artifacts, dependency)
 		return err
 	}
 	fmt.Println("harness: helm-standin stands in for helm-controller; HELM_CONTROLLER would name a real one")
-	e.Helm, err = e.startController(ctx, "helm-standin", "", e.Hub.KubeconfigFile)
+	e.Helm, err = e.startController(ctx, "helm-standin", "", e.Hub.KubeconfigFile, nil)
 	return err
 }
 
 // startController starts a controller, from bin/ if no path is given. Flux's and ours have these flags in common.
-func (e *Env) startController(ctx context.Context, name, path, kubeconfig string, args ...string) (*Process, error) {
+func (e *Env) startController(ctx context.Context, name, path, kubeconfig string, env []string, args ...string) (*Process, error) {
 	if path == "" {
 		var err error
 		if path, err = program(name); err != nil {
@@ -64,7 +65,7 @@ func (e *Env) startController(ctx context.Context, name, path, kubeconfig string
 	}
 	health, metrics := addrs[0], addrs[1]
 	args = append([]string{"--health-addr=" + health, "--metrics-addr=" + metrics}, args...)
-	env := []string{"KUBECONFIG=" + kubeconfig, "RUNTIME_NAMESPACE=" + FluxNamespace}
+	env = append([]string{"KUBECONFIG=" + kubeconfig, "RUNTIME_NAMESPACE=" + FluxNamespace}, env...)
 	p, err := startProcess(ctx, e.Dir, name, path, args, env, "http://"+health+"/readyz")
 	if err != nil {
 		return nil, err

@@ -69,6 +69,7 @@ type Env struct {
 
 	etcd     *Process
 	replicas []*Process
+	web      *web
 	// artifactsAddr is where Fleetwright's controller serves what it rendered.
 	artifactsAddr string
 }
@@ -88,6 +89,9 @@ func Start(ctx context.Context, opts Options) (env *Env, err error) {
 		return env, err
 	}
 	if env.Git, err = startGit(filepath.Join(env.Dir, "git")); err != nil {
+		return env, err
+	}
+	if env.web, err = startWeb(env.Dir); err != nil {
 		return env, err
 	}
 	etcd, err := env.startEtcd(ctx)
@@ -149,7 +153,7 @@ func (e *Env) Close() error {
 	processes := append(slices.Clone(e.replicas), e.Controller, e.Helm, e.KustomizeController, e.SourceController)
 	for _, c := range append(e.Members, e.Hub) {
 		if c != nil {
-			processes = append(processes, c.ControllerManager, c.APIServer)
+			processes = append(append(processes, c.nodes...), c.ControllerManager, c.APIServer)
 		}
 	}
 	for _, p := range append(processes, e.etcd) {
@@ -159,6 +163,9 @@ func (e *Env) Close() error {
 	}
 	if e.Git != nil {
 		e.Git.server.Close()
+	}
+	if e.web != nil {
+		e.web.Close()
 	}
 	return os.RemoveAll(e.Dir)
 }

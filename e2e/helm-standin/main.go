@@ -1,10 +1,10 @@
 // Command helm-standin stands in for Flux's helm-controller in tests and the demo, where there is none.
 //
 // It installs, upgrades and uninstalls the chart of a HelmRelease with Helm's own library and reports as helm-controller
-// does. It knows chartRef, kubeConfig.secretRef, values, valuesFrom, dependsOn, suspend, releaseName, targetNamespace,
-// storageNamespace, install.createNamespace and maxHistory. It leaves out remediation, drift detection, tests,
-// post-renderers and service accounts, and it neither waits for what it installs nor runs hooks: its clusters have no
-// nodes, so no pod ever becomes ready.
+// does. It knows chartRef, kubeConfig.secretRef, values, valuesFrom and the label that has a Secret or ConfigMap watched,
+// dependsOn, suspend, releaseName, targetNamespace, storageNamespace, timeouts, crds, hooks, waiting until all is ready or
+// gone, healthCheckExprs and maxHistory. It leaves out remediation (what failed is tried again), drift detection, tests,
+// post-renderers and service accounts.
 package main
 
 import (
@@ -12,17 +12,20 @@ import (
 	"fmt"
 	"os"
 
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	corev1 "k8s.io/api/core/v1"
 )
 
 func main() {
@@ -48,8 +51,10 @@ func run(health, metrics string) error {
 		return err
 	}
 	config.QPS = -1
+	watched := cache.ByObject{Label: labels.SelectorFromSet(labels.Set{meta.LabelKeyWatch: meta.LabelValueWatchEnabled})}
 	mgr, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:                 scheme,
+		Cache:                  cache.Options{ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: watched, &corev1.ConfigMap{}: watched}},
 		HealthProbeBindAddress: health,
 		Metrics:                metricsserver.Options{BindAddress: metrics},
 		Client: client.Options{Cache: &client.CacheOptions{

@@ -4,16 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"os"
+	"slices"
 	"time"
 
-	"helm.sh/helm/v4/pkg/action"
-	"helm.sh/helm/v4/pkg/chart/common"
-	chart "helm.sh/helm/v4/pkg/chart/v2"
-	"helm.sh/helm/v4/pkg/chart/v2/loader"
-	"helm.sh/helm/v4/pkg/cli"
-	"helm.sh/helm/v4/pkg/kube"
 	helmrelease "helm.sh/helm/v4/pkg/release"
 	release "helm.sh/helm/v4/pkg/release/v1"
 	"helm.sh/helm/v4/pkg/storage/driver"
@@ -62,8 +55,39 @@ func (r *reconciler) setup(mgr ctrl.Manager) error {
 			predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{}))).
 		Watches(&sourcev1.HelmChart{}, handler.EnqueueRequestsFromMapFunc(r.usersOf(sourcev1.HelmChartKind))).
 		Watches(&sourcev1.OCIRepository{}, handler.EnqueueRequestsFromMapFunc(r.usersOf(sourcev1.OCIRepositoryKind))).
-		WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
+		Watches(&sourcev1.ExternalArtifact{}, handler.EnqueueRequestsFromMapFunc(r.usersOf(sourcev1.ExternalArtifactKind))).
+		WatchesMetadata(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.readersOf("Secret")), builder.WithPredicates(changed)).
+		WatchesMetadata(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.readersOf("ConfigMap")), builder.WithPredicates(changed)).
+		// Each waits for what it installs.
+		WithOptions(controller.Options{MaxConcurrentReconciles: 12}).
 		Complete(r)
+}
+
+// changed lets through what is not only being listed anew.
+var changed = predicate.ResourceVersionChangedPredicate{}
+
+// readersOf returns what maps a Secret or ConfigMap to the HelmReleases of its namespace that take values, or the
+// kubeconfig, from it. Only those with Flux's label are watched.
+func (r *reconciler) readersOf(kind string) handler.MapFunc {
+	return func(ctx context.Context, o client.Object) []reconcile.Request {
+		var releases helmv2.HelmReleaseList
+		if err := r.List(ctx, &releases, client.InNamespace(o.GetNamespace())); err != nil {
+			return nil
+		}
+		var readers []reconcile.Request
+		for _, hr := range releases.Items {
+			reads := slices.ContainsFunc(hr.Spec.ValuesFrom, func(ref helmv2.ValuesReference) bool {
+				return ref.Kind == kind && ref.Name == o.GetName()
+			})
+			if k := hr.Spec.KubeConfig; k != nil && k.SecretRef != nil && kind == "Secret" {
+				reads = reads || k.SecretRef.Name == o.GetName()
+			}
+			if reads {
+				readers = append(readers, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&hr)})
+			}
+		}
+		return readers
+	}
 }
 
 // usersOf returns what maps a source of a kind to the HelmReleases of its namespace that use it.
@@ -102,7 +126,15 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		before = hr.DeepCopy()
 	}
 
-	err := r.release(ctx, hr)
+	say := func() error {
+		if err := r.Status().Patch(ctx, hr, client.MergeFrom(before)); err != nil {
+			return err
+		}
+		before = hr.DeepCopy()
+		return nil
+	}
+	err := r.release(ctx, hr, say)
+	apimeta.RemoveStatusCondition(&hr.Status.Conditions, meta.ReconcilingCondition)
 	var why notReady
 	if errors.As(err, &why) {
 		setCondition(hr, meta.ReadyCondition, metav1.ConditionFalse, why.reason, err.Error())
@@ -111,8 +143,8 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if at, ok := meta.ReconcileAnnotationValue(hr.Annotations); ok {
 		hr.Status.SetLastHandledReconcileRequest(at)
 	}
-	if patchErr := r.Status().Patch(ctx, hr, client.MergeFrom(before)); patchErr != nil {
-		return ctrl.Result{}, patchErr
+	if err := say(); err != nil {
+		return ctrl.Result{}, err
 	}
 	if errors.Is(err, errWaiting) {
 		return ctrl.Result{RequeueAfter: waitInterval}, nil
@@ -120,8 +152,9 @@ func (r *reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: hr.GetRequeueAfter()}, err
 }
 
-// release installs or upgrades, if there is anything to do, and writes what happened into the status.
-func (r *reconciler) release(ctx context.Context, hr *helmv2.HelmRelease) error {
+// release installs or upgrades, if there is anything to do, and sets the status to what happened. say writes the status
+// in between.
+func (r *reconciler) release(ctx context.Context, hr *helmv2.HelmRelease, say func() error) error {
 	if err := r.checkDependencies(ctx, hr); err != nil {
 		return notReady{helmv2.DependencyNotReadyReason, err}
 	}
@@ -151,7 +184,10 @@ func (r *reconciler) release(ctx context.Context, hr *helmv2.HelmRelease) error 
 	latest := hr.Status.History.Latest()
 	switch _, err := config.Releases.Last(hr.GetReleaseName()); {
 	case errors.Is(err, driver.ErrReleaseNotFound):
-		hr.Status.LastAttemptedReleaseAction = helmv2.ReleaseActionInstall
+		starts(hr, helmv2.ReleaseActionInstall)
+		if err := say(); err != nil {
+			return err
+		}
 		rel, err := install(ctx, config, hr, loaded, values)
 		if err != nil {
 			return notReady{helmv2.InstallFailedReason, err}
@@ -161,7 +197,10 @@ func (r *reconciler) release(ctx context.Context, hr *helmv2.HelmRelease) error 
 		return notReady{"InitFailed", err}
 	case latest == nil || latest.ConfigDigest != configDigest ||
 		latest.ChartVersion != loaded.Metadata.Version || latest.OCIDigest != ociDigest(hr, artifact):
-		hr.Status.LastAttemptedReleaseAction = helmv2.ReleaseActionUpgrade
+		starts(hr, helmv2.ReleaseActionUpgrade)
+		if err := say(); err != nil {
+			return err
+		}
 		rel, err := upgrade(ctx, config, hr, loaded, values)
 		if err != nil {
 			return notReady{helmv2.UpgradeFailedReason, err}
@@ -176,12 +215,12 @@ func (r *reconciler) release(ctx context.Context, hr *helmv2.HelmRelease) error 
 	return nil
 }
 
-// ociDigest is what tells two charts of the same version apart. helm-controller looks at it for OCIRepositories only.
-func ociDigest(hr *helmv2.HelmRelease, artifact *meta.Artifact) string {
-	if hr.Spec.ChartRef.Kind == sourcev1.OCIRepositoryKind {
-		return artifact.Digest
-	}
-	return ""
+// starts sets the status to what helm-controller says while it installs or upgrades.
+func starts(hr *helmv2.HelmRelease, action helmv2.ReleaseAction) {
+	hr.Status.LastAttemptedReleaseAction = action
+	message := fmt.Sprintf("Running '%s' action with timeout of %s", action, hr.GetTimeout().Duration)
+	setCondition(hr, meta.ReadyCondition, metav1.ConditionUnknown, meta.ProgressingReason, message)
+	setCondition(hr, meta.ReconcilingCondition, metav1.ConditionTrue, meta.ProgressingReason, message)
 }
 
 func (r *reconciler) checkDependencies(ctx context.Context, hr *helmv2.HelmRelease) error {
@@ -199,119 +238,6 @@ func (r *reconciler) checkDependencies(ctx context.Context, hr *helmv2.HelmRelea
 		}
 	}
 	return nil
-}
-
-// loadChart downloads the chart that source-controller holds.
-func (r *reconciler) loadChart(ctx context.Context, hr *helmv2.HelmRelease) (*chart.Chart, *meta.Artifact, error) {
-	ref := hr.Spec.ChartRef
-	if ref == nil {
-		return nil, nil, errors.New("helm-standin needs chartRef")
-	}
-	source := map[string]interface {
-		client.Object
-		GetArtifact() *meta.Artifact
-	}{
-		sourcev1.HelmChartKind:     &sourcev1.HelmChart{},
-		sourcev1.OCIRepositoryKind: &sourcev1.OCIRepository{},
-	}[ref.Kind]
-	if source == nil {
-		return nil, nil, fmt.Errorf("helm-standin does not know the chart source %s", ref.Kind)
-	}
-	key := types.NamespacedName{Namespace: hr.Namespace, Name: ref.Name}
-	if err := r.Get(ctx, key, source); err != nil {
-		return nil, nil, fmt.Errorf("%w: %s: %w", errWaiting, key, err)
-	}
-	artifact := source.GetArtifact()
-	if artifact == nil {
-		return nil, nil, fmt.Errorf("%w: %s %s has no artifact yet", errWaiting, ref.Kind, key)
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, artifact.URL, nil)
-	if err != nil {
-		return nil, nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("%s: %s", artifact.URL, resp.Status)
-	}
-	loaded, err := loader.LoadArchive(resp.Body)
-	return loaded, artifact, err
-}
-
-// helmConfig connects Helm to the cluster of the HelmRelease. The caller calls cleanup.
-func (r *reconciler) helmConfig(ctx context.Context, hr *helmv2.HelmRelease) (_ *action.Configuration, cleanup func(), err error) {
-	cleanup = func() {}
-	settings := cli.New()
-	settings.SetNamespace(hr.GetReleaseNamespace())
-	if ref := hr.Spec.KubeConfig; ref != nil {
-		if ref.SecretRef == nil {
-			return nil, nil, errors.New("helm-standin knows kubeConfig.secretRef only")
-		}
-		kubeconfig, err := r.kubeconfig(ctx, hr.Namespace, ref.SecretRef)
-		if err != nil {
-			return nil, nil, err
-		}
-		file, err := os.CreateTemp("", "kubeconfig-")
-		if err != nil {
-			return nil, nil, err
-		}
-		cleanup = func() { _ = os.Remove(file.Name()) }
-		if _, err = file.Write(kubeconfig); err == nil {
-			err = file.Close()
-		}
-		if err != nil {
-			cleanup()
-			return nil, nil, err
-		}
-		settings.KubeConfig = file.Name()
-	}
-	config := action.NewConfiguration()
-	if err := config.Init(settings.RESTClientGetter(), hr.GetStorageNamespace(), "secret"); err != nil {
-		cleanup()
-		return nil, nil, err
-	}
-	config.Releases.MaxHistory = hr.GetMaxHistory()
-	return config, cleanup, nil
-}
-
-func (r *reconciler) kubeconfig(ctx context.Context, namespace string, ref *meta.SecretKeyReference) ([]byte, error) {
-	secret := &corev1.Secret{}
-	if err := r.Get(ctx, types.NamespacedName{Namespace: namespace, Name: ref.Name}, secret); err != nil {
-		return nil, err
-	}
-	for _, key := range []string{ref.Key, "value", "value.yaml"} {
-		if kubeconfig, ok := secret.Data[key]; ok {
-			return kubeconfig, nil
-		}
-		if key != "" && key == ref.Key {
-			break
-		}
-	}
-	return nil, fmt.Errorf("secret %s/%s has no kubeconfig", namespace, ref.Name)
-}
-
-func install(ctx context.Context, config *action.Configuration, hr *helmv2.HelmRelease, loaded *chart.Chart, values common.Values) (helmrelease.Releaser, error) {
-	do := action.NewInstall(config)
-	do.ReleaseName = hr.GetReleaseName()
-	do.Namespace = hr.GetReleaseNamespace()
-	do.CreateNamespace = hr.GetInstall().CreateNamespace
-	do.Timeout = hr.GetTimeout().Duration
-	do.WaitStrategy, do.DisableHooks = kube.HookOnlyStrategy, true
-	do.TakeOwnership = true
-	return do.RunWithContext(ctx, loaded, values)
-}
-
-func upgrade(ctx context.Context, config *action.Configuration, hr *helmv2.HelmRelease, loaded *chart.Chart, values common.Values) (helmrelease.Releaser, error) {
-	do := action.NewUpgrade(config)
-	do.Namespace = hr.GetReleaseNamespace()
-	do.Timeout = hr.GetTimeout().Duration
-	do.MaxHistory = hr.GetMaxHistory()
-	do.WaitStrategy, do.DisableHooks = kube.HookOnlyStrategy, true
-	do.TakeOwnership = true
-	return do.RunWithContext(ctx, hr.GetReleaseName(), loaded, values)
 }
 
 // succeed writes a release into the status.
@@ -354,20 +280,6 @@ func (r *reconciler) delete(ctx context.Context, hr *helmv2.HelmRelease) error {
 	before := hr.DeepCopy()
 	controllerutil.RemoveFinalizer(hr, helmv2.HelmReleaseFinalizer)
 	return client.IgnoreNotFound(r.Patch(ctx, hr, client.MergeFrom(before)))
-}
-
-func (r *reconciler) uninstall(ctx context.Context, hr *helmv2.HelmRelease) error {
-	config, cleanup, err := r.helmConfig(ctx, hr)
-	if err != nil {
-		return err
-	}
-	defer cleanup()
-	do := action.NewUninstall(config)
-	do.IgnoreNotFound = true
-	do.Timeout = hr.GetTimeout().Duration
-	do.WaitStrategy, do.DisableHooks = kube.HookOnlyStrategy, true
-	_, err = do.Run(hr.GetReleaseName())
-	return err
 }
 
 func setCondition(hr *helmv2.HelmRelease, kind string, status metav1.ConditionStatus, reason, message string) {

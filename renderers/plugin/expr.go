@@ -46,7 +46,7 @@ func newEnvironment() (*environment, error) {
 	when := cel.GlobalMacro("when", 2, func(f cel.MacroExprFactory, _ ast.Expr, args []ast.Expr) (ast.Expr, *cel.Error) {
 		return f.NewCall(operators.Conditional, args[0], f.NewCall("optional.of", args[1]), f.NewCall("optional.none")), nil
 	})
-	base, err := cel.NewEnv(cel.OptionalTypes(), cel.Macros(when), ext.Strings(), ext.Lists(), ext.Sets(), ext.TwoVarComprehensions(),
+	base, err := cel.NewEnv(cel.OptionalTypes(), cel.Macros(when), ext.Strings(), ext.Encoders(), ext.Lists(), ext.Sets(), ext.TwoVarComprehensions(),
 		cel.CrossTypeNumericComparisons(true), library.CIDR(), library.IP(), library.URLs(), library.SemverLib(library.SemverVersion(1)))
 	if err != nil {
 		return nil, err

@@ -61,9 +61,8 @@ type Rendered struct {
 	// Files are what the Application delivers from the artifact of its name, and Chart the chart that makes Secrets, of
 	// the artifact ChartName; nil if there are none.
 	Files, Chart map[string][]byte
-	// Reads are the facts to read, and Keeps what is generated once.
+	// Reads are the facts to read.
 	Reads []Read
-	Keeps []Generated
 	// Warnings are for people, a line each.
 	Warnings []string
 }
@@ -112,6 +111,18 @@ func (p *Plugin) Render(in Input) (*Rendered, error) {
 	return r.out, nil
 }
 
+// Reads returns the facts that are to be read for a fleet; it needs no observation. An error is an InvalidError.
+func (p *Plugin) Reads(in Input) ([]Read, error) {
+	r := &rendering{Plugin: p, in: in, present: map[string]bool{}, out: &Rendered{}}
+	if err := r.setConfig(); err != nil {
+		return nil, InvalidError{err}
+	}
+	if err := r.reads(); err != nil {
+		return nil, InvalidError{err}
+	}
+	return r.out.Reads, nil
+}
+
 // Artifacts renders what is published alone: it needs neither members nor facts.
 func (p *Plugin) Artifacts(fleet *fleetv1.Fleet, use Use) (files, chart map[string][]byte, err error) {
 	r := &rendering{Plugin: p, in: Input{Fleet: fleet, Use: use}, present: map[string]bool{}, out: &Rendered{}}
@@ -148,7 +159,6 @@ func (r *rendering) render() error {
 	if err := r.reads(); err != nil {
 		return err
 	}
-	r.out.Keeps = r.Spec.Generated
 
 	name := Name(r.in.Fleet.Name, r.Metadata.Name)
 	app := &appsv1.Application{}

@@ -1,6 +1,8 @@
 package v1alpha1
 
 import (
+	"encoding/json"
+
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
@@ -9,14 +11,17 @@ import (
 // written, even as {}, is.
 type FleetPlugins struct {
 	// Metric collects metrics on every member with Prometheus and makes them one view with Thanos.
+	// +nullable
 	// +optional
 	Metric *MetricPlugin `json:"metric,omitempty"`
 
 	// Grafana shows the fleet's metrics in dashboards. It runs beside the fleet, on the hub.
+	// +nullable
 	// +optional
 	Grafana *GrafanaPlugin `json:"grafana,omitempty"`
 
 	// Policy checks what is created on the members.
+	// +nullable
 	// +optional
 	Policy *PolicyPlugin `json:"policy,omitempty"`
 
@@ -62,6 +67,50 @@ type ChartOverride struct {
 	// Version of the chart: one version, or a semver range such as 1.x.
 	// +optional
 	Version string `json:"version,omitempty"`
+}
+
+// What is empty comes as null out of a server-side apply that takes its last field away, and is written so by some: it is
+// there all the same.
+
+// UnmarshalJSON takes a null for an empty plugin.
+func (p *FleetPlugins) UnmarshalJSON(b []byte) error {
+	type plain FleetPlugins
+	return unmarshalEmpty(b, (*plain)(p), "metric", "grafana", "policy")
+}
+
+// UnmarshalJSON takes a null for an empty field.
+func (p *PolicyPlugin) UnmarshalJSON(b []byte) error {
+	type plain PolicyPlugin
+	return unmarshalEmpty(b, (*plain)(p), "kyverno")
+}
+
+// UnmarshalJSON takes a null for an empty field.
+func (p *KyvernoPlugin) UnmarshalJSON(b []byte) error {
+	type plain KyvernoPlugin
+	return unmarshalEmpty(b, (*plain)(p), "podSecurity")
+}
+
+// UnmarshalJSON takes a null for an empty field.
+func (p *MetricPlugin) UnmarshalJSON(b []byte) error {
+	type plain MetricPlugin
+	return unmarshalEmpty(b, (*plain)(p), "prometheus")
+}
+
+func unmarshalEmpty(b []byte, into any, keys ...string) error {
+	var raw map[string]json.RawMessage
+	if err := json.Unmarshal(b, &raw); err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if string(raw[key]) == "null" {
+			raw[key] = json.RawMessage("{}")
+		}
+	}
+	b, err := json.Marshal(raw)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(b, into)
 }
 
 // PluginOptions are what every plugin has.
@@ -115,6 +164,7 @@ type MetricPlugin struct {
 	Thanos *ThanosPlugin `json:"thanos,omitempty"`
 
 	// Prometheus runs on every member, with a Thanos sidecar.
+	// +nullable
 	// +optional
 	Prometheus *PrometheusPlugin `json:"prometheus,omitempty"`
 }
@@ -225,6 +275,7 @@ type PolicyPlugin struct {
 	PluginOptions `json:",inline"`
 
 	// Kyverno installs Kyverno on every member.
+	// +nullable
 	// +optional
 	Kyverno *KyvernoPlugin `json:"kyverno,omitempty"`
 }
@@ -234,6 +285,7 @@ type KyvernoPlugin struct {
 	PluginChart `json:",inline"`
 
 	// PodSecurity installs policies for the Pod Security Standards. Left out, there are none, only the engine.
+	// +nullable
 	// +optional
 	PodSecurity *PodSecurityPolicy `json:"podSecurity,omitempty"`
 }

@@ -1,0 +1,23 @@
+// Package v1alpha1 is the kurator.dev/v1alpha1 API.
+//
+// +kubebuilder:object:generate=true
+// +groupName=kurator.dev
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// GroupVersion is the group and version of the types in this package.
+var GroupVersion = schema.GroupVersion{Group: "kurator.dev", Version: "v1alpha1"}
+
+// AddToScheme adds the types of this package to a scheme.
+func AddToScheme(s *runtime.Scheme) error {
+	s.AddKnownTypes(GroupVersion, knownTypes...)
+	metav1.AddToGroupVersion(s, GroupVersion)
+	return nil
+}
+
+var knownTypes = []runtime.Object{&PluginConfig{}, &PluginConfigList{}}

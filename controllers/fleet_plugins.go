@@ -1,0 +1,390 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/controllers/publisher"
+	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/baseline"
+	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/plugin"
+)
+
+// FleetFinalizer keeps a Fleet until its plugins have ended.
+const FleetFinalizer = "fleet.kurator.dev/plugins"
+
+// fleetOwnerIndex finds what is made for a Fleet.
+const fleetOwnerIndex = ".fleetowner"
+
+var fleetKind = fleetv1.GroupVersion.WithKind(fleetv1.FleetKind)
+
+// Reasons of plugins that are not well, beside those of their Applications.
+const (
+	unknownPluginReason   = "UnknownPlugin"
+	pluginNotLoadedReason = "NotLoaded"
+	readingFactsReason    = "ReadingFacts"
+)
+
+func (r *FleetReconciler) delivery(fleet *fleetv1.Fleet) *delivery {
+	return &delivery{r.Client, r.EventRecorder, fleet, fleetKind}
+}
+
+// deliverPlugins brings the plugins of a fleet to what it declares. What is wrong with one is in its status, and hinders no
+// other one; an error is one to try again for.
+func (r *FleetReconciler) deliverPlugins(ctx context.Context, fleet *fleetv1.Fleet, members []member.Member) error {
+	uses, err := plugin.Uses(fleet)
+	if err != nil {
+		fleet.Status.Plugins = nil
+		setStalled(fleet, invalidReason, err)
+		return nil
+	}
+	if len(uses) == 0 && !controllerutil.ContainsFinalizer(fleet, FleetFinalizer) {
+		fleet.Status.Plugins, fleet.Status.PluginEndpoints = nil, nil
+		return nil
+	}
+	apps, err := r.pluginApplications(ctx, fleet)
+	if err != nil {
+		return err
+	}
+	if !controllerutil.ContainsFinalizer(fleet, FleetFinalizer) {
+		if err := r.patchFinalizer(ctx, fleet, controllerutil.AddFinalizer); err != nil {
+			return err
+		}
+	}
+	was := fleet.Status.Plugins
+	fleet.Status.Plugins = nil
+	var endpoints []fleetv1.PluginEndpoint
+	used, wanted := map[string]bool{}, map[string]bool{}
+	var errs []error
+	for i := range uses {
+		use := &uses[i]
+		used[use.Name], wanted[plugin.Name(fleet.Name, use.Name)] = true, true
+		status := fleetv1.PluginStatus{Name: use.Name, Application: plugin.Name(fleet.Name, use.Name), Ready: string(metav1.ConditionFalse)}
+		at, err := r.deliverPlugin(ctx, fleet, use, members, &status)
+		endpoints = append(endpoints, at...)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("plugin %s: %w", use.Name, err))
+			status.Reason, status.Message = applyFailedReason, shorten(err.Error())
+		}
+		fleet.Status.Plugins = append(fleet.Status.Plugins, status)
+	}
+	r.Facts.forgetFleet(client.ObjectKeyFromObject(fleet), used)
+	fleet.Status.PluginEndpoints = endpoints[:min(len(endpoints), fleetv1.MaxPluginEndpoints)]
+
+	if err := r.delivery(fleet).end(ctx, apps, wanted); err != nil {
+		errs = append(errs, err)
+	}
+	unwanted := false
+	for i := range apps {
+		if !wanted[apps[i].Name] {
+			unwanted = true
+			fleet.Status.Plugins = append(fleet.Status.Plugins, fleetv1.PluginStatus{Name: apps[i].Name, Application: apps[i].Name,
+				Ready: string(metav1.ConditionFalse), Reason: endingReason, Message: ending(&apps[i])})
+		}
+	}
+	left, err := r.endPluginObjects(ctx, fleet, uses, unwanted)
+	errs = append(errs, err)
+	if len(uses) == 0 && len(apps) == 0 && left == 0 && controllerutil.ContainsFinalizer(fleet, FleetFinalizer) {
+		errs = append(errs, r.patchFinalizer(ctx, fleet, controllerutil.RemoveFinalizer))
+	}
+	r.announcePlugins(fleet, was)
+	return errors.Join(errs...)
+}
+
+// deliverPlugin delivers one plugin, fills in its status, and returns its endpoints.
+func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Fleet, use *plugin.Use, members []member.Member, status *fleetv1.PluginStatus) ([]fleetv1.PluginEndpoint, error) {
+	known := func() []fleetv1.PluginEndpoint { // while nothing new is known
+		return slices.DeleteFunc(slices.Clone(fleet.Status.PluginEndpoints), func(e fleetv1.PluginEndpoint) bool { return e.Plugin != use.Name })
+	}
+	registered, err := r.Plugins.Get(fleet.Namespace, use.Name)
+	if err != nil {
+		status.Reason, status.Message = unknownPluginReason, err.Error()
+		if errors.Is(err, errPluginNotLoaded) {
+			status.Ready, status.Reason = string(metav1.ConditionUnknown), pluginNotLoadedReason
+		}
+		return known(), nil
+	}
+	use.Config = application.MergeValues(registered.Config, use.Config)
+	invalid := func(err error) ([]fleetv1.PluginEndpoint, error) {
+		status.Reason, status.Message = invalidReason, fmt.Sprintf("%s: %s: what was installed stays", use.Path, shorten(err.Error()))
+		return known(), nil
+	}
+	in := plugin.Input{Fleet: fleet, Use: *use, Members: members}
+	reads, err := registered.Reads(in)
+	if err != nil {
+		return invalid(err)
+	}
+	r.Facts.want(fleet, use.Name, registered.Plugin, reads, members)
+	observed, secrets, unread := r.Facts.observed(fleet, use.Name, reads, members)
+	if unread != "" {
+		status.Ready, status.Reason = string(metav1.ConditionUnknown), readingFactsReason
+		status.Message = fmt.Sprintf("reads from member %s what others of its components need", unread)
+		return known(), nil
+	}
+	if observed.Kept, err = r.keep(ctx, fleet, registered.Plugin, secrets); err != nil {
+		return known(), err
+	}
+	in.Observed = observed
+	rendered, err := registered.Render(in)
+	if err != nil {
+		return invalid(err)
+	}
+
+	d := r.delivery(fleet)
+	for name, files := range map[string]map[string][]byte{
+		rendered.Application.Name: rendered.Files, plugin.ChartName(fleet.Name, use.Name): rendered.Chart,
+	} {
+		if len(files) == 0 {
+			continue
+		}
+		artifact, err := r.Publisher.Publish(ctx, types.NamespacedName{Namespace: fleet.Namespace, Name: name}, baseline.Revision(files), files)
+		if err != nil {
+			return known(), fmt.Errorf("publishing: %w", err)
+		}
+		if err := d.applyArtifact(ctx, name, fleetArtifact(fleet), artifact); err != nil {
+			return known(), err
+		}
+	}
+	if err := d.applyApplication(ctx, rendered.Application); err != nil {
+		return known(), err
+	}
+	apps, err := r.pluginApplications(ctx, fleet)
+	if err != nil {
+		return known(), err
+	}
+	apps = slices.DeleteFunc(slices.Clone(apps), func(a appsv1.Application) bool { return a.Name != rendered.Application.Name })
+	if err := d.passOn(ctx, apps, false); err != nil {
+		return known(), err
+	}
+	judgePlugin(status, apps, append(rendered.Warnings, r.Facts.problems(fleet, use.Name)...))
+	return endpointsOf(use.Name, reads, members, observed), nil
+}
+
+// fleetArtifact is the spec of the artifacts of a fleet, which flux trace follows.
+func fleetArtifact(fleet *fleetv1.Fleet) *sourcev1.ExternalArtifactSpec {
+	return &sourcev1.ExternalArtifactSpec{SourceRef: &meta.NamespacedObjectKindReference{
+		APIVersion: fleetv1.GroupVersion.String(), Kind: fleetv1.FleetKind, Name: fleet.Name, Namespace: fleet.Namespace}}
+}
+
+// judgePlugin says how a plugin is, by its Application.
+func judgePlugin(status *fleetv1.PluginStatus, apps []appsv1.Application, notes []string) {
+	status.Ready, status.Reason = string(metav1.ConditionUnknown), meta.ProgressingReason
+	if len(apps) > 0 && apps[0].Status.ObservedGeneration == apps[0].Generation {
+		app := &apps[0]
+		status.Members = app.Status.Members.Summary
+		if ready := conditions.Get(app, meta.ReadyCondition); ready != nil {
+			status.Ready, status.Reason, status.Message = string(ready.Status), ready.Reason, ready.Message
+			if strings.Contains(status.Message, "ExternalArtifact feature gate is disabled") {
+				status.Message += ": start Flux's controllers with --feature-gates=ExternalArtifact=true"
+			}
+		}
+		if len(app.Status.Members.NotReady) > 0 && status.Ready != string(metav1.ConditionTrue) {
+			first := app.Status.Members.NotReady[0]
+			if where := "member " + first.Name; first.Name != "" && !strings.Contains(status.Message, first.Message) {
+				status.Message += "; " + where + ": " + first.Message
+			}
+		}
+	}
+	status.Message = bounded(strings.Join(append([]string{status.Message}, notes...), "; "), 1000)
+	status.Message = strings.TrimPrefix(status.Message, "; ")
+}
+
+// endpointsOf returns the facts that are endpoints.
+func endpointsOf(name string, reads []plugin.Read, members []member.Member, o plugin.Observed) (out []fleetv1.PluginEndpoint) {
+	for _, read := range reads {
+		for i := range members {
+			m := &members[i]
+			value := o.OfMembers[m.Key()][read.Name]
+			if read.Member == m.Name {
+				value = o.Facts[read.Name]
+			}
+			if read.Endpoint && value != nil {
+				out = append(out, fleetv1.PluginEndpoint{Plugin: name, Name: read.Name, Cluster: m.Name, Kind: m.Kind, Address: fmt.Sprint(value)})
+			}
+		}
+	}
+	return out
+}
+
+// ending says how the end of an Application goes.
+func ending(app *appsv1.Application) string {
+	if !deleting(app) {
+		return "was taken out of the fleet, and ends"
+	}
+	return conditions.GetMessage(app, meta.ReadyCondition)
+}
+
+// announcePlugins sends an event for each plugin that is otherwise than it was.
+func (r *FleetReconciler) announcePlugins(fleet *fleetv1.Fleet, was []fleetv1.PluginStatus) {
+	for _, now := range fleet.Status.Plugins {
+		i := slices.IndexFunc(was, func(p fleetv1.PluginStatus) bool { return p.Name == now.Name })
+		if i >= 0 && was[i].Ready == now.Ready && was[i].Reason == now.Reason {
+			continue
+		}
+		kind := "Normal"
+		if now.Ready == string(metav1.ConditionFalse) && now.Reason != endingReason {
+			kind = "Warning"
+		}
+		r.Eventf(fleet, kind, now.Reason, "plugin %s: %s", now.Name, now.Message)
+	}
+}
+
+// reportPlugins adds to the conditions of a fleet how its plugins are.
+func reportPlugins(fleet *fleetv1.Fleet) {
+	var failed, waiting []string
+	for _, p := range fleet.Status.Plugins {
+		text := fmt.Sprintf("plugin %s: %s", p.Name, p.Message)
+		switch {
+		case p.Ready == string(metav1.ConditionTrue):
+		case p.Ready == string(metav1.ConditionFalse) && p.Reason != endingReason:
+			failed = append(failed, text)
+		default:
+			waiting = append(waiting, text)
+		}
+	}
+	ready := conditions.Get(fleet, meta.ReadyCondition)
+	if len(failed)+len(waiting) == 0 || ready == nil || conditions.IsStalled(fleet) {
+		return
+	}
+	message := bounded(ready.Message+"; "+strings.Join(append(failed, waiting...), "; "), 2000)
+	switch {
+	case ready.Status == metav1.ConditionFalse || len(failed) > 0:
+		reason := ready.Reason
+		if ready.Status != metav1.ConditionFalse {
+			reason = "PluginNotReady"
+		}
+		conditions.Delete(fleet, meta.ReconcilingCondition)
+		conditions.MarkFalse(fleet, meta.ReadyCondition, reason, "%s", message)
+	default:
+		conditions.MarkReconciling(fleet, meta.ProgressingReason, "%s", message)
+		conditions.MarkUnknown(fleet, meta.ReadyCondition, meta.ProgressingReason, "%s", message)
+	}
+}
+
+// pluginApplications returns the Applications of the plugins of a fleet, from the cache.
+func (r *FleetReconciler) pluginApplications(ctx context.Context, fleet *fleetv1.Fleet) ([]appsv1.Application, error) {
+	var apps appsv1.ApplicationList
+	err := r.List(ctx, &apps, client.InNamespace(fleet.Namespace), client.MatchingFields{fleetOwnerIndex: fleet.Name}, client.UnsafeDisableDeepCopy)
+	return apps.Items, err
+}
+
+// endPluginObjects deletes the artifacts and Secrets that no plugin of a fleet has, when the Applications that they were for
+// are gone, and returns how many are left.
+func (r *FleetReconciler) endPluginObjects(ctx context.Context, fleet *fleetv1.Fleet, uses []plugin.Use, ending bool) (int, error) {
+	wanted := map[string]bool{}
+	for _, use := range uses {
+		wanted[plugin.Name(fleet.Name, use.Name)], wanted[plugin.ChartName(fleet.Name, use.Name)] = true, true
+	}
+	var artifacts sourcev1.ExternalArtifactList
+	if err := r.List(ctx, &artifacts, client.InNamespace(fleet.Namespace), client.MatchingFields{fleetOwnerIndex: fleet.Name}, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, err
+	}
+	secrets, err := r.keptSecrets(ctx, fleet)
+	if err != nil {
+		return 0, err
+	}
+	left := 0
+	for _, o := range append(objects(pointers(artifacts.Items)), objects(secrets)...) {
+		if wanted[o.GetName()] {
+			continue
+		}
+		left++
+		if ending || deleting(o) {
+			continue
+		}
+		uid := o.GetUID()
+		gone := o.DeepCopyObject().(client.Object)
+		if err := r.Delete(ctx, gone, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+			return left, err
+		}
+		if _, ok := o.(*sourcev1.ExternalArtifact); ok {
+			if err := r.Publisher.Remove(client.ObjectKeyFromObject(o)); err != nil {
+				return left, err
+			}
+		}
+	}
+	return left, nil
+}
+
+// finalize ends the plugins of a fleet that is deleted, and then the fleet. The order in which they end is their
+// Applications'.
+func (r *FleetReconciler) finalize(ctx context.Context, fleet *fleetv1.Fleet) error {
+	if !controllerutil.ContainsFinalizer(fleet, FleetFinalizer) {
+		return nil
+	}
+	r.Facts.forgetFleet(client.ObjectKeyFromObject(fleet), nil)
+	apps, err := r.pluginApplications(ctx, fleet)
+	if err != nil {
+		return err
+	}
+	if err := r.delivery(fleet).end(ctx, apps, nil); err != nil {
+		return err
+	}
+	left, err := r.endPluginObjects(ctx, fleet, nil, len(apps) > 0)
+	if err != nil {
+		return err
+	}
+	if len(apps) > 0 {
+		var texts []string
+		for i := range apps {
+			texts = append(texts, fmt.Sprintf("Application %s: %s", apps[i].Name, ending(&apps[i])))
+		}
+		message := bounded("its plugins end: "+strings.Join(texts, "; "), 2000)
+		conditions.MarkReconciling(fleet, endingReason, "%s", message)
+		conditions.MarkFalse(fleet, meta.ReadyCondition, endingReason, "%s", message)
+		return nil
+	}
+	if left > 0 {
+		return nil // their end leads here
+	}
+	return client.IgnoreNotFound(r.patchFinalizer(ctx, fleet, controllerutil.RemoveFinalizer))
+}
+
+// patchFinalizer writes the finalizers. The lock keeps one that somebody else adds in between.
+func (r *FleetReconciler) patchFinalizer(ctx context.Context, fleet *fleetv1.Fleet, change func(client.Object, string) bool) error {
+	written := fleet.DeepCopy()
+	change(written, FleetFinalizer)
+	return r.Patch(ctx, written, client.MergeFromWithOptions(fleet.DeepCopy(), client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner))
+}
+
+// pluginArtifacts renders and stores what the plugins of a fleet publish. What cannot be rendered is said by the leader.
+func pluginArtifacts(ctx context.Context, plugins *Plugins, p publisher.Publisher, fleet *fleetv1.Fleet) error {
+	uses, err := plugin.Uses(fleet)
+	if err != nil {
+		return nil //nolint:nilerr // the leader says so
+	}
+	for _, use := range uses {
+		registered, err := plugins.Get(fleet.Namespace, use.Name)
+		if err != nil {
+			continue
+		}
+		use.Config = application.MergeValues(registered.Config, use.Config)
+		files, chart, err := registered.Artifacts(fleet, use)
+		if err != nil {
+			continue
+		}
+		for name, content := range map[string]map[string][]byte{plugin.Name(fleet.Name, use.Name): files, plugin.ChartName(fleet.Name, use.Name): chart} {
+			if len(content) == 0 {
+				continue
+			}
+			if _, err := p.Publish(ctx, types.NamespacedName{Namespace: fleet.Namespace, Name: name}, baseline.Revision(content), content); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
