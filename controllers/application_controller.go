@@ -122,7 +122,10 @@ func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 	failed = append(failed, r.passOnRequest(ctx, obs)...)
 	r.report(obs, plan)
 	// An error is in the status of its member; returning it makes the queue try again.
-	return ctrl.Result{}, kerrors.NewAggregate(first(failed, 3))
+	if len(failed) > 0 {
+		return ctrl.Result{}, kerrors.NewAggregate(first(failed, 3))
+	}
+	return ctrl.Result{RequeueAfter: plan.again}, nil
 }
 
 // appState is what is remembered of an Application between passes.
@@ -134,6 +137,8 @@ type appState struct {
 	mu       sync.Mutex // guards verified
 	// allowed are the objects that a prune over budget may end which was allowed; nil if none was since the process began.
 	allowed map[types.UID]bool
+	// since is from when what is to end has waited for Applications that depend on this one and may leave the member, too.
+	since map[types.UID]time.Time
 	// applied is what was written and may not have come back through the watch yet: object.Ref to applied.
 	applied sync.Map
 }

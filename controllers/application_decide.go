@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -40,6 +41,9 @@ type plan struct {
 	handover map[object.Ref]object.Ref
 	// held says, one text each, why nothing is ended although something should be.
 	held []string
+	// waits says, one text each, what is to end after what of another Application, and again when to look at it at the latest.
+	waits []string
+	again time.Duration
 
 	members map[member.Key]*memberState
 	// sourceProblems says what is wrong with sources.
@@ -247,7 +251,7 @@ func (r *ApplicationReconciler) decideSource(obs *observed, p *plan, source *obj
 	if live == nil {
 		if other := obs.lookup(source.Ref()); other != nil {
 			r.claims.wait(nameKey(obs.app.Namespace, source.Ref()), obs.app)
-			p.sourceProblems = append(p.sourceProblems, fmt.Sprintf("%s exists and is not this Application's: rename one of them", source.Ref()))
+			p.sourceProblems = append(p.sourceProblems, cmp.Or(disputed(other), fmt.Sprintf("%s exists and is not this Application's: rename one of them", source.Ref())))
 			return false
 		}
 	}
@@ -304,7 +308,7 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	case live == nil:
 		if other := obs.lookup(child.ref); other != nil && ownerName(other) != obs.app.Name {
 			r.claims.wait(nameKey(obs.app.Namespace, child.ref), obs.app)
-			state.is(failed, notOursReason, "%s exists and is not this Application's: rename the policy, or delete it", child.ref)
+			state.is(failed, notOursReason, "%s", cmp.Or(disputed(other), fmt.Sprintf("%s exists and is not this Application's: rename the policy, or delete it", child.ref)))
 			return
 		}
 		if len(obs.missing) > 0 {

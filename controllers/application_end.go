@@ -13,6 +13,7 @@ import (
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -24,11 +25,15 @@ import (
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // end ends what the plan says, after a look past the cache that nothing which was decided on has changed.
 func (r *ApplicationReconciler) end(ctx context.Context, obs *observed, p *plan) []error {
-	endings := slices.DeleteFunc(slices.Clone(p.endings), deleting)
+	endings, err := r.afterDependents(ctx, obs, p, slices.DeleteFunc(slices.Clone(p.endings), deleting))
+	if err != nil {
+		return []error{fmt.Errorf("nothing was ended: %w", err)}
+	}
 	if len(endings) == 0 {
 		return nil
 	}
@@ -40,6 +45,86 @@ func (r *ApplicationReconciler) end(ctx context.Context, obs *observed, p *plan)
 		r.Eventf(obs.app, "Normal", "Pruned", "ended %d objects that are not declared any more", ended)
 	}
 	return failures
+}
+
+// afterDependents leaves out what the children of Applications that depend on this one come after, on the same member, as
+// long as these are there. Where such an Application stays on a member, its child is rendered anew, does not name any more
+// what leaves, and holds up nothing; but the Application may be about to leave, too, and is given the time to.
+func (r *ApplicationReconciler) afterDependents(ctx context.Context, obs *observed, p *plan, endings []client.Object) ([]client.Object, error) {
+	var since map[types.UID]time.Time
+	defer func() { obs.state.since = since }()
+	if len(endings) == 0 {
+		return nil, nil
+	}
+	naming, there, err := r.observeDependents(ctx, obs.app, endings)
+	if err != nil || len(there) == 0 {
+		return endings, err
+	}
+	now := time.Now()
+	since = map[types.UID]time.Time{}
+	return slices.DeleteFunc(endings, func(live client.Object) bool {
+		if _, handedOver := p.handover[kindOf(live)]; handedOver || !isChild(live) {
+			return false // nothing is taken away from the member
+		}
+		before, other := naming[kindOf(live)], there[memberOf(live)]
+		if before == nil && other != nil {
+			from := cmp.Or(obs.state.since[live.GetUID()], now)
+			since[live.GetUID()] = from
+			left := together - now.Sub(from)
+			p.again = max(p.again, left)
+			if left > 0 || deleting(other) {
+				before = other
+			}
+		}
+		if before == nil {
+			return false
+		}
+		p.waits = append(p.waits, fmt.Sprintf("%s ends after %s of Application %s", kindOf(live), kindOf(before), ownerName(before)))
+		return true
+	}), nil
+}
+
+// observeDependents returns the children of the Applications that depend on one: those which name something that is to
+// end on their member, by its name, and one on each member.
+func (r *ApplicationReconciler) observeDependents(ctx context.Context, app *appsv1.Application, endings []client.Object) (naming map[object.Ref]client.Object, there map[member.Key]client.Object, err error) {
+	ends := map[object.Ref]client.Object{}
+	for _, live := range endings {
+		ends[kindOf(live)] = live
+	}
+	naming, there = map[object.Ref]client.Object{}, map[member.Key]client.Object{}
+	dependents, err := r.dependentsOf(ctx, app)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range dependents {
+		children, err := r.observeChildren(ctx, client.ObjectKeyFromObject(&dependents[i]))
+		if err != nil {
+			return nil, nil, err
+		}
+		for _, child := range children {
+			there[memberOf(child)] = firstOf(there[memberOf(child)], child)
+			for _, ref := range dependsOn(child) {
+				if live := ends[ref]; live != nil && sameMember(live, child) {
+					naming[ref] = firstOf(naming[ref], child)
+				}
+			}
+		}
+	}
+	return naming, there, nil
+}
+
+// firstOf returns one of two objects, whatever their order: rather one that is ending.
+func firstOf(a, b client.Object) client.Object {
+	if a == nil || deleting(b) && !deleting(a) || deleting(a) == deleting(b) && b.GetName() < a.GetName() {
+		return b
+	}
+	return a
+}
+
+// sameMember says whether two children serve the same member, by their labels or, whatever somebody has done to these, by
+// how Flux reaches it.
+func sameMember(a, b client.Object) bool {
+	return memberOf(a) == memberOf(b) || equality.Semantic.DeepEqual(kubeConfigOf(a), kubeConfigOf(b))
 }
 
 // errStale says that the cache is behind the API server.
@@ -159,7 +244,7 @@ func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Applic
 		}
 		obs := &observed{app: app}
 		p := &plan{}
-		now := inReverseOrder(all, obs.endable(p, all))
+		now := inReverseOrder(all, obs.endable(p, p.undisputed(all)))
 		_, failures := r.endObjects(ctx, app, p, now)
 		setEnding(app, "%s", endingMessage(all, p.held))
 		return ctrl.Result{}, errors.Join(failures...)
@@ -171,8 +256,12 @@ func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Applic
 	}
 	if len(unused) > 0 {
 		sortObjects(unused)
-		_, failures := r.endObjects(ctx, app, &plan{}, unused)
+		p := &plan{}
+		_, failures := r.endObjects(ctx, app, p, p.undisputed(unused))
 		setEnding(app, "%d sources are ending", len(unused))
+		if len(p.held) > 0 {
+			setEnding(app, "%s", p.held[0])
+		}
 		return ctrl.Result{}, errors.Join(failures...)
 	}
 	r.forget(client.ObjectKeyFromObject(app))
@@ -181,19 +270,19 @@ func (r *ApplicationReconciler) finalize(ctx context.Context, app *appsv1.Applic
 	return ctrl.Result{}, client.IgnoreNotFound(r.Patch(ctx, app, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}), client.FieldOwner(FieldOwner)))
 }
 
-// together is for how long an Application that was deleted waits for those that depend on it to be deleted, too: kubectl
-// deletes one after the other. Deletion timestamps are whole seconds.
+// together is for how long an Application that is to end, or leaves a member, waits for those that depend on it to do so,
+// too: kubectl deletes and changes one after the other. Deletion timestamps are whole seconds.
 const together = 2 * time.Second
 
 // endsFirst returns an Application that depends on this one and is being deleted, too, or may be in a moment; then with
 // the time to look again.
 func (r *ApplicationReconciler) endsFirst(ctx context.Context, app *appsv1.Application) (name string, after time.Duration, err error) {
-	var dependents appsv1.ApplicationList
-	if err := r.List(ctx, &dependents, client.InNamespace(app.Namespace), client.MatchingFields{dependsOnIndex: app.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	dependents, err := r.dependentsOf(ctx, app)
+	if err != nil {
 		return "", 0, err
 	}
-	for i := range dependents.Items {
-		d := &dependents.Items[i]
+	for i := range dependents {
+		d := &dependents[i]
 		if slices.ContainsFunc(app.Spec.DependsOn, func(n appsv1.NameReference) bool { return n.Name == d.Name }) {
 			continue // they wait for each other
 		}
@@ -205,6 +294,13 @@ func (r *ApplicationReconciler) endsFirst(ctx context.Context, app *appsv1.Appli
 		}
 	}
 	return name, after, nil
+}
+
+// dependentsOf returns the Applications that depend on one.
+func (r *ApplicationReconciler) dependentsOf(ctx context.Context, app *appsv1.Application) ([]appsv1.Application, error) {
+	var dependents appsv1.ApplicationList
+	err := r.List(ctx, &dependents, client.InNamespace(app.Namespace), client.MatchingFields{dependsOnIndex: app.Name}, client.UnsafeDisableDeepCopy)
+	return dependents.Items, err
 }
 
 func endingMessage(all []client.Object, held []string) string {

@@ -211,8 +211,16 @@ func whenSettled(leadsTo handler.MapFunc) handler.EventHandler {
 }
 
 // ownedHandler looks at the owner of a generated object, and at who waits for it: at once when it is gone, else when
-// things have settled.
+// things have settled. What an object comes after may be waiting for it to go.
 func (r *ApplicationReconciler) ownedHandler() handler.EventHandler {
+	released := func(ctx context.Context, o client.Object, q queue) {
+		if !isChild(o) {
+			return
+		}
+		for _, name := range r.next(ctx, o.GetNamespace(), ownerName(o)) {
+			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}, settle)
+		}
+	}
 	later := func(ctx context.Context, o client.Object, q queue) {
 		if name := ownerName(o); name != "" {
 			q.AddAfter(reconcile.Request{NamespacedName: types.NamespacedName{Namespace: o.GetNamespace(), Name: name}}, settle)
@@ -228,16 +236,20 @@ func (r *ApplicationReconciler) ownedHandler() handler.EventHandler {
 			if ownerName(e.ObjectOld) != ownerName(e.ObjectNew) {
 				later(ctx, e.ObjectOld, q)
 			}
+			if ownerName(e.ObjectOld) != ownerName(e.ObjectNew) || !slices.Equal(dependsOn(e.ObjectOld), dependsOn(e.ObjectNew)) {
+				released(ctx, e.ObjectOld, q)
+			}
 			if was, is := claimOf(e.ObjectOld), claimOf(e.ObjectNew); was != is {
 				r.freed(e.ObjectOld, false, q)
 			}
 		},
-		DeleteFunc: func(_ context.Context, e event.DeleteEvent, q queue) {
+		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) {
 			if name := ownerName(e.Object); name != "" {
 				key := types.NamespacedName{Namespace: e.Object.GetNamespace(), Name: name}
 				r.gone(key, kindOf(e.Object))
 				q.Add(reconcile.Request{NamespacedName: key})
 			}
+			released(ctx, e.Object, q)
 			r.freed(e.Object, true, q)
 		},
 	}

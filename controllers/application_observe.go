@@ -193,15 +193,19 @@ func pointers[T any](items []T) []*T {
 	return out
 }
 
-// observeObjects reads the objects that an Application owns from the cache.
-func (r *ApplicationReconciler) observeObjects(ctx context.Context, app *appsv1.Application) (children, sources map[object.Ref]client.Object, err error) {
-	opts := []client.ListOption{client.InNamespace(app.Namespace), client.MatchingFields{ownerIndex: app.Name}, client.UnsafeDisableDeepCopy}
+// owned selects the objects that an Application owns, in the cache.
+func owned(app types.NamespacedName) []client.ListOption {
+	return []client.ListOption{client.InNamespace(app.Namespace), client.MatchingFields{ownerIndex: app.Name}, client.UnsafeDisableDeepCopy}
+}
+
+// observeChildren reads the children that an Application owns from the cache.
+func (r *ApplicationReconciler) observeChildren(ctx context.Context, app types.NamespacedName) (map[object.Ref]client.Object, error) {
 	var kustomizations kustomizev1.KustomizationList
 	var releases helmv2.HelmReleaseList
-	if err := errors.Join(r.List(ctx, &kustomizations, opts...), r.List(ctx, &releases, opts...)); err != nil {
-		return nil, nil, err
+	if err := errors.Join(r.List(ctx, &kustomizations, owned(app)...), r.List(ctx, &releases, owned(app)...)); err != nil {
+		return nil, err
 	}
-	children = make(map[object.Ref]client.Object, len(kustomizations.Items)+len(releases.Items))
+	children := make(map[object.Ref]client.Object, len(kustomizations.Items)+len(releases.Items))
 	for i := range kustomizations.Items {
 		k := &kustomizations.Items[i]
 		children[object.Ref{Kind: kustomizev1.KustomizationKind, Name: k.Name}] = k
@@ -210,10 +214,18 @@ func (r *ApplicationReconciler) observeObjects(ctx context.Context, app *appsv1.
 		h := &releases.Items[i]
 		children[object.Ref{Kind: helmv2.HelmReleaseKind, Name: h.Name}] = h
 	}
+	return children, nil
+}
 
+// observeObjects reads the objects that an Application owns from the cache.
+func (r *ApplicationReconciler) observeObjects(ctx context.Context, app *appsv1.Application) (children, sources map[object.Ref]client.Object, err error) {
+	key := client.ObjectKeyFromObject(app)
+	if children, err = r.observeChildren(ctx, key); err != nil {
+		return nil, nil, err
+	}
 	sources = map[object.Ref]client.Object{}
 	for kind, list := range sourceLists() {
-		if err := r.List(ctx, list, opts...); err != nil {
+		if err := r.List(ctx, list, owned(key)...); err != nil {
 			return nil, nil, err
 		}
 		for _, o := range listItems(list) {

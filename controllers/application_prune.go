@@ -27,7 +27,7 @@ func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
 	var surplus, unwanted []client.Object
 	for ref, live := range o.children {
 		protected := p.protects(live)
-		if wanted[ref] || protected && p.kept[ref] || o.goesNowhere(p, live) || !protected && p.nameless(live) {
+		if wanted[ref] || protected && p.kept[ref] || o.goesNowhere(p, live) || !protected && (p.disputed(live) || p.nameless(live)) {
 			continue
 		}
 		unwanted = append(unwanted, live)
@@ -75,6 +75,20 @@ func (p *plan) nameless(live client.Object) bool {
 	}
 	p.held = append(p.held, fmt.Sprintf("%s has lost its label %s, which says for which member it is: put it back, or delete the object", kindOf(live), fleetv1.MemberLabel))
 	return true
+}
+
+// disputed says whether somebody has changed whose an object is. It may be another Application's, which still wants it.
+func (p *plan) disputed(live client.Object) bool {
+	text := disputed(live)
+	if text != "" {
+		p.held = append(p.held, text)
+	}
+	return text != ""
+}
+
+// undisputed leaves out what is disputed.
+func (p *plan) undisputed(objects []client.Object) []client.Object {
+	return slices.DeleteFunc(slices.Clone(objects), p.disputed)
 }
 
 // endable leaves out what the user has suspended: Flux would not clean up after it.
@@ -144,7 +158,7 @@ func (o *observed) endSources(p *plan, wanted map[object.Ref]bool) {
 		}
 	}
 	sortObjects(unused)
-	p.endings = append(p.endings, unused...)
+	p.endings = append(p.endings, p.undisputed(unused)...)
 }
 
 // withinBudget fills in the prune status, and says whether the surplus may end. Unwanted is the surplus and what cannot

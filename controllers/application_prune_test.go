@@ -1,13 +1,17 @@
 package controllers
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
@@ -103,4 +107,62 @@ func TestSuspendedHoldsWhatItNeeds(t *testing.T) {
 	h.Consistently(h.kustomizations).Should(HaveLen(2))
 	suspend(false)
 	h.Eventually(h.kustomizations).Should(BeEmpty())
+}
+
+// An object whose owner and labels name different Applications is ended by neither.
+func TestDisputedOwner(t *testing.T) {
+	h := newHub(t)
+	h.attach("c1", "c2")
+	h.fleet("prod", "c1", "c2")
+	h.apply(web)
+	h.apply(strings.ReplaceAll(strings.ReplaceAll(web, "name: web", "name: other"), "org/app", "org/other"))
+	h.start()
+	h.Eventually(h.kustomizations).Should(HaveLen(4))
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
+	h.ready("web", metav1.ConditionTrue, "2/2")
+	h.ready("other", metav1.ConditionTrue, "2/2")
+	child, source := h.kustomizations()["web-app-c1"], &sourcev1.GitRepository{}
+	h.get(source, "web")
+	owned := func(o client.Object, app string) {
+		owner, err := json.Marshal(ownerReference(h.app(app)))
+		h.Expect(err).NotTo(HaveOccurred())
+		patch(h, o, `{"metadata":{"ownerReferences":[`+string(owner)+`]}}`)
+	}
+	otherSays := func(t string) func() string { return func() string { return condition(h.app("other"), t) } }
+	there := func() {
+		h.t.Helper()
+		h.Consistently(func(g Gomega) {
+			g.Expect(h.versions()).To(And(HaveLen(6), HaveKey("Kustomization/web-app-c1"), HaveKey("GitRepository/web")))
+			g.Expect(h.kustomizations()["web-app-c1"].UID).To(Equal(child.UID))
+		}).Should(Succeed())
+	}
+
+	const text = " has the label apps.kurator.dev/name=web and the owner Application other: put back which of them was changed"
+	owned(source, "other")
+	h.Eventually(otherSays(appsv1.PruneBlockedCondition)).Should(Equal("True PruneHeld: GitRepository/web" + text))
+	h.Eventually(func() string { return condition(h.app("web"), meta.ReadyCondition) }).Should(Equal("False SourceNotReady: GitRepository/web" + text))
+	there()
+	owned(source, "web")
+	owned(child, "other")
+	h.Eventually(otherSays(appsv1.PruneBlockedCondition)).Should(Equal("True PruneHeld: Kustomization/web-app-c1" + text))
+	h.Eventually(func() string { return h.ready("web", metav1.ConditionFalse, "1/2").Status.Members.NotReady[0].Message }).Should(Equal("Kustomization/web-app-c1" + text))
+	there()
+
+	owned(source, "other")
+	t.Log("nor when the other Application is deleted")
+	h.Expect(h.Delete(t.Context(), h.app("other"))).To(Succeed())
+	h.Eventually(otherSays(meta.ReadyCondition)).Should(Equal("False Ending: Kustomization/web-app-c1" + text))
+	h.Eventually(h.kustomizations).Should(HaveLen(2))
+	h.Consistently(h.kustomizations).Should(HaveKey("web-app-c1"))
+	owned(child, "web")
+	h.Eventually(otherSays(meta.ReadyCondition)).Should(Equal("False Ending: GitRepository/web" + text))
+	h.Consistently(h.versions).Should(HaveKey("GitRepository/web"))
+
+	t.Log("put back, all is as before")
+	owned(source, "web")
+	h.ready("web", metav1.ConditionTrue, "2/2")
+	h.Eventually(func() error {
+		return h.Get(t.Context(), client.ObjectKey{Namespace: h.ns, Name: "other"}, &appsv1.Application{})
+	}).Should(MatchError(ContainSubstring("not found")))
+	h.Expect(h.kustomizations()["web-app-c1"].UID).To(Equal(child.UID))
 }

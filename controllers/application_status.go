@@ -115,6 +115,10 @@ func setApplicationReady(obs *observed, p *plan, states []*memberState) {
 		}
 	}
 
+	if len(p.waits) > 0 {
+		summary += "; " + capped(p.waits, 3)
+	}
+
 	unknown := obs.unknownFleets()
 	busy := count[progressing]+count[waiting] > 0 || p.surplus > 0 && (p.prune == nil || p.prune.Allow == "") && len(p.held) == 0
 	switch {

@@ -546,3 +546,47 @@ func TestAttachedClusterStaysWhileInUse(t *testing.T) {
 		return string(text), err
 	}).ShouldNot(ContainSubstring(h.ns))
 }
+
+// Who waits for a prune that is over budget says so, and how to allow it.
+func TestAttachedClusterSaysThatAPruneIsBlocked(t *testing.T) {
+	h := newHub(t)
+	for _, name := range []string{"c1", "c2", "c3"} {
+		m := newFakeMember(t)
+		m.clusterID = name
+		h.attachTo(name, m.kubeconfig("s3cret"))
+	}
+	h.fleet("prod", "c1", "c2", "c3")
+	h.apply(web)
+	h.startMembers(1)
+	h.start()
+	h.Eventually(h.kustomizations).Should(HaveLen(3))
+	h.fluxDoes(metav1.ConditionTrue, "Applied")
+	h.ready("web", metav1.ConditionTrue, "3/3")
+
+	const see = "False Terminating: waiting for 1 objects of Application web to end: see kubectl get kustomizations,helmreleases -l fleet.kurator.dev/member="
+	patch(h, h.app("web"), `{"metadata":{"annotations":{"kurator.dev/pause":"true"}}}`) // so that all leave in one step
+	h.Eventually(func() string { return condition(h.app("web"), suspendedCondition) }).ShouldNot(BeEmpty())
+	h.Expect(h.DeleteAllOf(t.Context(), &clusterv1.AttachedCluster{}, client.InNamespace(h.ns))).To(Succeed())
+	h.Eventually(h.attached("c3")).Should(Equal(see + "c3"))
+	h.Eventually(func() string {
+		fleet := &fleetv1.Fleet{}
+		h.get(fleet, "prod")
+		return conditions.GetMessage(fleet, meta.ReadyCondition)
+	}).Should(ContainSubstring("c1 (Ending), c2 (Ending), c3 (Ending)"))
+	patch(h, h.app("web"), `{"metadata":{"annotations":{"kurator.dev/pause":null}}}`)
+	for _, name := range []string{"c1", "c2", "c3"} {
+		h.Eventually(h.attached(name)).Should(Equal(see + name +
+			"; the prune of Application web is over budget: to allow it, annotate the Application with fleet.kurator.dev/allow-prune=1"))
+	}
+	t.Log("a prune that is held back for another reason")
+	patch(h, h.app("web"), `{"spec":{"destination":{"fleet":"none"}}}`)
+	h.Eventually(h.attached("c1")).Should(Equal(see + "c1; Application web does not end everything: see its condition PruneBlocked"))
+	patch(h, h.app("web"), `{"spec":{"destination":{"fleet":"prod"}}}`)
+	h.Eventually(h.attached("c1")).Should(HaveSuffix("allow-prune=3"))
+	patch(h, h.app("web"), `{"metadata":{"annotations":{"fleet.kurator.dev/allow-prune":"3"}}}`)
+	h.Eventually(func() []clusterv1.AttachedCluster {
+		var left clusterv1.AttachedClusterList
+		h.Expect(h.List(t.Context(), &left, client.InNamespace(h.ns))).To(Succeed())
+		return left.Items
+	}).Should(BeEmpty())
+}

@@ -146,7 +146,7 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Flee
 
 	d := r.delivery(fleet)
 	for name, files := range map[string]map[string][]byte{
-		rendered.Application.Name: rendered.Files, plugin.ChartName(fleet.Name, use.Name): rendered.Chart,
+		rendered.Application.Name: rendered.Files, rendered.ChartName: rendered.Chart,
 	} {
 		if len(files) == 0 {
 			continue
@@ -155,7 +155,7 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Flee
 		if err != nil {
 			return known(), fmt.Errorf("publishing: %w", err)
 		}
-		if err := d.applyArtifact(ctx, name, fleetArtifact(fleet), artifact); err != nil {
+		if err := d.applyArtifact(ctx, name, plugin.ArtifactSpec(fleet), artifact); err != nil {
 			return known(), err
 		}
 	}
@@ -172,12 +172,6 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Flee
 	}
 	judgePlugin(status, apps, append(rendered.Warnings, r.Facts.problems(fleet, use.Name)...))
 	return endpointsOf(use.Name, reads, members, observed), nil
-}
-
-// fleetArtifact is the spec of the artifacts of a fleet, which flux trace follows.
-func fleetArtifact(fleet *fleetv1.Fleet) *sourcev1.ExternalArtifactSpec {
-	return &sourcev1.ExternalArtifactSpec{SourceRef: &meta.NamespacedObjectKindReference{
-		APIVersion: fleetv1.GroupVersion.String(), Kind: fleetv1.FleetKind, Name: fleet.Name, Namespace: fleet.Namespace}}
 }
 
 // judgePlugin says how a plugin is, by its Application.

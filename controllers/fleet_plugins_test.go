@@ -222,3 +222,77 @@ func policyValues(app *appsv1.Application, name string) []byte {
 	}
 	return nil
 }
+
+// TestFleetPluginOrder holds that what comes after others ends before them, on every member, and that a member which is not
+// there keeps what it has and holds up nobody.
+func TestFleetPluginOrder(t *testing.T) {
+	h := newHub(t)
+	h.attach("a", "b")
+	h.start()
+	ctx := t.Context()
+	h.plugins("  plugin: {policy: {kyverno: {podSecurity: {}}}}\n")
+	all := []string{}
+	for _, m := range []string{"a", "b"} {
+		all = append(all, "plugin-prod-policy-kyverno-"+m, "plugin-prod-policy-policies-"+m)
+	}
+	h.Eventually(h.kustomizations).Should(HaveLen(2))
+	h.fluxDoes(metav1.ConditionTrue, "done") // the namespaces come first
+	h.Eventually(func() []string { return names(h.releases()) }).Should(ConsistOf(all))
+	h.fluxDoes(metav1.ConditionTrue, "done")
+	h.Eventually(func() string { return h.plugin("policy").Ready + " " + h.plugin("policy").Members }).Should(Equal("True 2/2"))
+
+	// Nothing happens by itself.
+	h.requests.reset()
+	h.Consistently(h.requests.counted).WithTimeout(3 * time.Second).ShouldNot(Or(HaveKey(HavePrefix("PATCH")), HaveKey(HavePrefix("POST")), HaveKey(HavePrefix("DELETE"))))
+
+	// One is away while the plugin changes: it keeps what it has, and the other one gets what is new.
+	h.health("b", metav1.ConditionFalse, "Unreachable", "gone")
+	version := h.releases()["plugin-prod-policy-kyverno-b"].ResourceVersion
+	h.plugins("  plugin: {policy: {kyverno: {podSecurity: {}, extraArgs: {admissionController: {replicas: 5}}}}}\n")
+	h.Eventually(func() string { return string(h.releases()["plugin-prod-policy-kyverno-a"].Spec.Values.Raw) }).Should(ContainSubstring(`"replicas":5`))
+	h.Expect(h.releases()["plugin-prod-policy-kyverno-b"].ResourceVersion).To(Equal(version))
+	h.Eventually(func() string { return h.plugin("policy").Message }).Should(ContainSubstring("gone"))
+	h.health("b", metav1.ConditionTrue, "Reached", "")
+	h.Eventually(func() string { return string(h.releases()["plugin-prod-policy-kyverno-b"].Spec.Values.Raw) }).Should(ContainSubstring(`"replicas":5`))
+	h.fluxDoes(metav1.ConditionTrue, "done")
+	h.Eventually(func() string { return h.plugin("policy").Ready }).Should(Equal("True"))
+
+	// The end, with Flux's finalizers in place: each step is seen before the next may be.
+	for _, o := range h.children() {
+		before := o.DeepCopyObject().(client.Object)
+		o.SetFinalizers([]string{"test.example.org/flux"})
+		h.Expect(h.Patch(ctx, o, client.MergeFrom(before))).To(Succeed())
+	}
+	ending := func() (names []string) {
+		for _, o := range h.children() {
+			if deleting(o) {
+				names = append(names, o.GetName())
+			}
+		}
+		return names
+	}
+	h.plugins("  interval: 5m\n")
+	for _, step := range []string{"policies", "kyverno", "namespaces"} {
+		want := []string{"plugin-prod-policy-" + step + "-a", "plugin-prod-policy-" + step + "-b"}
+		h.Eventually(ending).Should(ConsistOf(want))
+		h.Consistently(ending).WithTimeout(time.Second).Should(ConsistOf(want))
+		h.Expect(h.app("plugin-prod-policy").DeletionTimestamp).NotTo(BeNil())
+		h.endChildren()
+	}
+	h.Eventually(func() int { return len(h.children()) }).Should(BeZero())
+	h.Eventually(func() bool {
+		f := &fleetv1.Fleet{}
+		h.get(f, "prod")
+		return len(f.Finalizers) == 0 && len(f.Status.Plugins) == 0
+	}).Should(BeTrue())
+}
+
+func (h *hub) children() (all []client.Object) {
+	for _, k := range h.kustomizations() {
+		all = append(all, k)
+	}
+	for _, r := range h.releases() {
+		all = append(all, r)
+	}
+	return all
+}

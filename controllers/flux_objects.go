@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
 	"strings"
 
@@ -83,6 +84,25 @@ func ownerName(o client.Object) string {
 		return o.GetLabels()[appsv1.ApplicationLabel]
 	}
 	return ""
+}
+
+// disputed says that the owner and the labels of an object name different Applications: somebody has changed one of them.
+func disputed(o client.Object) string {
+	label, owner := o.GetLabels()[appsv1.ApplicationLabel], metav1.GetControllerOfNoCopy(o)
+	if label == "" || owner == nil || label == ownerName(o) {
+		return ""
+	}
+	return fmt.Sprintf("%s has the label %s=%s and the owner %s %s: put back which of them was changed",
+		kindOf(o), appsv1.ApplicationLabel, label, owner.Kind, owner.Name)
+}
+
+// isChild says whether a generated object is a child, and not a source.
+func isChild(o client.Object) bool {
+	switch o.(type) {
+	case *kustomizev1.Kustomization, *helmv2.HelmRelease:
+		return true
+	}
+	return false
 }
 
 // kubeConfigOf returns how Flux reaches the cluster that a child is for; nil for the hub.

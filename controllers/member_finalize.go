@@ -8,6 +8,7 @@ import (
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/member"
 )
@@ -51,12 +53,12 @@ func (r *MemberReconciler) finalize(ctx context.Context, m *subject) (ctrl.Resul
 	before := m.object.DeepCopyObject().(memberObject)
 	setHandled(m)
 	setProblem(m, &problem{reason: TerminatingReason, message: fmt.Sprintf(
-		"waiting for %d objects of %s to end: see kubectl get kustomizations,helmreleases -l %s=%s",
-		len(children), ownersOf(children), fleetv1.MemberLabel, m.object.GetName())})
+		"waiting for %d objects of %s to end: see kubectl get kustomizations,helmreleases -l %s=%s%s",
+		len(children), ownersOf(children), fleetv1.MemberLabel, m.object.GetName(), r.blockedPrunes(ctx, children))})
 	if err := r.patchStatus(ctx, m, before); err != nil {
 		return retryOnConflict(err)
 	}
-	return ctrl.Result{}, nil // the end of a child leads here
+	return ctrl.Result{}, nil // the end of a child leads here, and a prune that is blocked
 }
 
 func childrenOf(ctx context.Context, reader client.Reader, m *subject, which client.ListOption) ([]client.Object, error) {
@@ -90,6 +92,48 @@ func ownersOf(objects []client.Object) string {
 		return "nobody"
 	}
 	return listed(owners)
+}
+
+// blockedPrunes says which of the Applications that objects were generated for do not end them, and what to do.
+func (r *MemberReconciler) blockedPrunes(ctx context.Context, objects []client.Object) string {
+	var blocked []string
+	for _, o := range objects {
+		app := &appsv1.Application{}
+		key := types.NamespacedName{Namespace: o.GetNamespace(), Name: ownerName(o)}
+		if err := r.Get(ctx, key, app, client.UnsafeDisableDeepCopyOption(true)); err != nil {
+			continue // what is not there blocks nothing: the cache knows no other error
+		}
+		if text := blockedPrune(app); text != "" {
+			blocked = append(blocked, text)
+		}
+	}
+	if len(blocked) == 0 {
+		return ""
+	}
+	return "; " + listed(blocked)
+}
+
+// blockedPrune says that an Application does not end something, and what to do. It has no numbers: many members say it
+// while they are deleted one after the other.
+func blockedPrune(app *appsv1.Application) string {
+	switch {
+	case !conditions.IsTrue(app, appsv1.PruneBlockedCondition) || deleting(app):
+		return ""
+	case app.Status.Prune != nil && app.Status.Prune.Allow != "":
+		return fmt.Sprintf("the prune of Application %s is over budget: to allow it, annotate the Application with %s=%s", app.Name, fleetv1.AllowPruneAnnotation, app.Status.Prune.Allow)
+	}
+	return fmt.Sprintf("Application %s does not end everything: see its condition %s", app.Name, appsv1.PruneBlockedCondition)
+}
+
+// pruneBlocked lets through Applications that begin, or cease, to block a prune.
+func pruneBlocked() predicate.Predicate {
+	return predicate.Funcs{
+		CreateFunc: func(event.CreateEvent) bool { return false },
+		UpdateFunc: func(e event.UpdateEvent) bool {
+			return blockedPrune(e.ObjectOld.(*appsv1.Application)) != blockedPrune(e.ObjectNew.(*appsv1.Application))
+		},
+		DeleteFunc: func(event.DeleteEvent) bool { return false },
+	}
 }
 
 // childEnds enqueues the member that a child of it ended for, or is no longer labelled for.

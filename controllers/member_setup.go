@@ -17,6 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 )
 
 // secretIndex finds the members that refer to a Secret.
@@ -32,7 +34,8 @@ type memberKind struct {
 	changed predicate.Predicate
 }
 
-// setup watches the members of a kind, the Secrets that they refer to, and the end of what is generated for them.
+// setup watches the members of a kind, the Secrets that they refer to, and the end of what is generated for them, with
+// what keeps it from ending.
 func (k memberKind) setup(ctx context.Context, mgr ctrl.Manager, opts controller.Options, r reconcile.Reconciler) error {
 	if err := mgr.GetFieldIndexer().IndexField(ctx, k.object, secretIndex, k.secretBucket); err != nil {
 		return fmt.Errorf("indexing %ss by Secret: %w", k.name, err)
@@ -43,6 +46,7 @@ func (k memberKind) setup(ctx context.Context, mgr ctrl.Manager, opts controller
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(k.referring(mgr.GetClient()))).
 		Watches(&kustomizev1.Kustomization{}, ends, builder.WithPredicates(ended)).
 		Watches(&helmv2.HelmRelease{}, ends, builder.WithPredicates(ended)).
+		Watches(&appsv1.Application{}, handler.EnqueueRequestsFromMapFunc(k.leaving(mgr.GetClient())), builder.WithPredicates(pruneBlocked())).
 		WithOptions(opts).
 		Complete(r)
 }
@@ -58,19 +62,31 @@ func (k memberKind) secretBucket(o client.Object) []string {
 // referring returns the members that refer to a Secret.
 func (k memberKind) referring(c client.Reader) handler.MapFunc {
 	return func(ctx context.Context, secret client.Object) []reconcile.Request {
-		members := k.list.DeepCopyObject().(client.ObjectList)
-		if err := c.List(ctx, members, client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: bucket(secret.GetName())}, client.UnsafeDisableDeepCopy); err != nil {
-			return nil // the cache knows no error but a missing index
-		}
-		var requests []reconcile.Request
-		_ = apimeta.EachListItem(members, func(o runtime.Object) error {
-			if member := o.(client.Object); slices.Contains(k.secretOf(member), secret.GetName()) {
-				requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(member)})
-			}
-			return nil
-		})
-		return requests
+		return k.members(ctx, c, func(m client.Object) bool { return slices.Contains(k.secretOf(m), secret.GetName()) },
+			client.InNamespace(secret.GetNamespace()), client.MatchingFields{secretIndex: bucket(secret.GetName())})
 	}
+}
+
+// leaving returns the members that are being deleted and may wait for an Application.
+func (k memberKind) leaving(c client.Reader) handler.MapFunc {
+	return func(ctx context.Context, app client.Object) []reconcile.Request {
+		return k.members(ctx, c, deleting, client.InNamespace(app.GetNamespace()))
+	}
+}
+
+// members returns those of the listed members that are wanted.
+func (k memberKind) members(ctx context.Context, c client.Reader, wanted func(client.Object) bool, opts ...client.ListOption) (requests []reconcile.Request) {
+	list := k.list.DeepCopyObject().(client.ObjectList)
+	if err := c.List(ctx, list, append(opts, client.UnsafeDisableDeepCopy)...); err != nil {
+		return nil // the cache knows no error but a missing index
+	}
+	_ = apimeta.EachListItem(list, func(o runtime.Object) error {
+		if m := o.(client.Object); wanted(m) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(m)})
+		}
+		return nil
+	})
+	return requests
 }
 
 // declarationChanged lets everything pass but changes of the status, most of which are our own.

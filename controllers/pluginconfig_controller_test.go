@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -183,6 +184,16 @@ func TestPluginConfigAdmission(t *testing.T) {
 		err := h.Patch(t.Context(), o, client.RawPatch(types.ApplyPatchType, h.json(doc)), client.FieldOwner("test"), client.FieldValidation("Strict"))
 		h.Expect(err).To(MatchError(ContainSubstring(problem)), item)
 	}
+	page, err := os.ReadFile("../docs/pluginconfigs.md")
+	h.Expect(err).NotTo(HaveOccurred())
+	examples := regexp.MustCompile("(?s)```yaml\n(apiVersion: .*?)```").FindAllStringSubmatch(string(page), -1)
+	h.Expect(examples).To(HaveLen(2))
+	for _, example := range examples {
+		h.apply(strings.Replace(example[1], "namespace: default", "namespace: "+h.ns, 1))
+	}
+	sample, err := os.ReadFile("../config/samples/pluginconfig.yaml")
+	h.Expect(err).NotTo(HaveOccurred())
+	h.apply(string(sample))
 	for _, image := range []string{"ghcr.io/o/p:1.0", "oci://ghcr.io/o/p", "localhost:5000/p:1", "r/p@sha256:" + strings.Repeat("a", 64), "r/p__q/x-y:v1@sha256:" + strings.Repeat("a", 64)} {
 		h.apply("apiVersion: kurator.dev/v1alpha1\nkind: PluginConfig\nmetadata: {name: c}\nspec:\n  plugins:\n  - {name: a, image: '" + image + "'}")
 	}

@@ -4,16 +4,20 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
+	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/object"
+	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
 
 type buildOptions struct {
@@ -22,6 +26,7 @@ type buildOptions struct {
 	dir          string
 	members      []string
 	applications []string
+	plugins      []string
 	strict       bool
 	expand       bool
 }
@@ -31,7 +36,7 @@ func newBuild() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build PATH...",
 		Short: "Print the Flux objects that a repository renders to",
-		Long: `Print the Flux objects that Fleetwright would apply for the Fleets, Applications, ClusterConfigs and clusters in PATH: a
+		Long: `Print the Flux objects that Fleetwright would apply for the Fleets and their plugins, Applications, ClusterConfigs and clusters in PATH: a
 file, a folder, or - for stdin. A folder is read with all that is below it; one with a kustomization.yaml is built. Other objects are
 passed over.
 
@@ -67,6 +72,7 @@ wrong; nothing is printed.`,
 	f.StringVar(&o.dir, "output-dir", "", "write one file for each member into this folder, and delete those of members that are gone")
 	f.StringSliceVar(&o.members, "member", nil, "only what is for this member (may be repeated)")
 	f.StringSliceVar(&o.applications, "application", nil, "only what this Application renders to (may be repeated)")
+	f.StringSliceVar(&o.plugins, "plugin", nil, "folder with a plugin that fleets use in spec.plugins (may be repeated)")
 	f.StringVar(&o.source.Members, "members", "", "file, or -, with the AttachedClusters and Clusters of the hub, as kubectl get -o yaml prints them")
 	f.StringVarP(&o.source.Namespace, "namespace", "n", "default", "namespace of the objects that have none")
 	f.BoolVar(&o.strict, "strict", false, "fail on warnings")
@@ -92,18 +98,23 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	var baselines *baseline.Composition
-	set.Declared, baselines = baseline.Compose(set.Declared)
+	known, err := loadPlugins(o.plugins)
+	if err != nil {
+		return err
+	}
+	var from composed
+	set.Declared, from.plugins = plugin.Compose(set.Declared, known)
+	set.Declared, from.baselines = baseline.Compose(set.Declared)
 	if err := o.checkNames(set); err != nil {
 		return err
 	}
 
 	result := application.Render(set.Declared)
-	result.Objects = append(baselines.Artifacts(), result.Objects...)
+	result.Objects = slices.Concat(from.baselines.Artifacts(), from.plugins.Artifacts(), result.Objects)
 	result = o.narrow(result)
 	switch {
 	case o.expand:
-		err = printExpanded(cmd.OutOrStdout(), cmd.ErrOrStderr(), result, baselines)
+		err = printExpanded(cmd.OutOrStdout(), cmd.ErrOrStderr(), result, from)
 	case o.dir != "":
 		err = writeDir(o.dir, result, o.complete(result))
 	default:
@@ -112,7 +123,51 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return failure{exitFailed, err}
 	}
-	return o.report(cmd, set, result, baselines)
+	return o.report(cmd, set, result, from)
+}
+
+// composed is what Applications were made for that nobody has written.
+type composed struct {
+	baselines *baseline.Composition
+	plugins   *plugin.Composition
+}
+
+// files returns the published files that a Kustomization applies; nil if it applies something else.
+func (c composed) files(r application.Rendered) map[string][]byte {
+	if files := c.baselines.Files(r); files != nil {
+		return files
+	}
+	return c.plugins.Files(r)
+}
+
+// written returns the kind and name of what people have written to get an Application.
+func (c composed) written(namespace, app string) (kind, name string) {
+	if config := c.baselines.ConfigOf(namespace, app); config != nil {
+		return config.Kind, config.Name
+	}
+	if fleet := c.plugins.FleetOf(namespace, app); fleet != nil {
+		return fleetv1.FleetKind, fleet.Name
+	}
+	return appsv1.ApplicationKind, app
+}
+
+// loadPlugins returns the plugins of the catalog, and those in folders.
+func loadPlugins(dirs []string) (map[string]*plugin.Plugin, error) {
+	known, err := plugin.LoadAll(catalog.FS)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range dirs {
+		p, err := plugin.Load(os.DirFS(dir))
+		if err != nil {
+			return nil, fmt.Errorf("--plugin %s: %w", dir, err)
+		}
+		if known[p.Metadata.Name] != nil {
+			return nil, fmt.Errorf("--plugin %s: there is a plugin %s already", dir, p.Metadata.Name)
+		}
+		known[p.Metadata.Name] = p
+	}
+	return known, nil
 }
 
 // complete says whether the result is all there is: then what is not in it is gone.
@@ -122,13 +177,10 @@ func (o *buildOptions) complete(r application.Result) bool {
 }
 
 // report writes the problems, the worst first.
-func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result application.Result, baselines *baseline.Composition) error {
+func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result application.Result, from composed) error {
 	var errs, warnings []error
-	for _, p := range group(append(baselines.Problems, result.Problems...)) {
-		kind, name := appsv1.ApplicationKind, p.Application
-		if c := baselines.ConfigOf(p.Namespace, p.Application); c != nil { // what people have written
-			kind, name = c.Kind, c.Name
-		}
+	for _, p := range group(slices.Concat(from.plugins.Problems, from.baselines.Problems, result.Problems)) {
+		kind, name := from.written(p.Namespace, p.Application)
 		err := fmt.Errorf("%s: %s %s: %s", set.Position(kind, p.Namespace, name), kind, name, describe(p))
 		if p.Warning {
 			warnings = append(warnings, err)

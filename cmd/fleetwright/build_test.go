@@ -252,6 +252,14 @@ func TestBuildMembers(t *testing.T) {
 	r := fleetwright(in, "build", "-", "--members", file)
 	g.Expect(r.err).To(BeEmpty())
 	g.Expect(r.out).To(ContainSubstring("name: a-p-c1\n"))
+
+	for _, nobody := range []string{"", "---\n", "apiVersion: v1\nkind: List\nitems: []\n", strings.TrimSuffix(fleetC1, "---\n")} {
+		g.Expect(os.WriteFile(file, []byte(nobody), 0o600)).To(Succeed())
+		r := fleetwright(in, "build", "-", "--members", file)
+		g.Expect(r.code).To(Equal(exitUsage))
+		g.Expect(r.out).To(BeEmpty())
+		g.Expect(r.err).To(Equal("error: --members " + file + ": no AttachedCluster or Cluster is in it: write it with kubectl get attachedclusters,clusters -A -o yaml\n"))
+	}
 }
 
 func TestCompletion(t *testing.T) {

@@ -37,13 +37,15 @@ type listing struct {
 	aliases    []string
 	resources  []schema.GroupVersionResource
 	columns    []string
-	row        func(o *unstructured.Unstructured, s *status, now time.Time) []string
+	rows       func(o *unstructured.Unstructured, s *status, now time.Time) [][]string
 }
 
 // status is what the statuses of all our kinds have.
 type status struct {
 	clusterv1.MemberHealth `json:",inline"`
-	Members                fleetv1.MemberSummary `json:"members"`
+	Members                fleetv1.MemberSummary    `json:"members"`
+	Plugins                []fleetv1.PluginStatus   `json:"plugins"`
+	PluginEndpoints        []fleetv1.PluginEndpoint `json:"pluginEndpoints"`
 }
 
 var memberColumns = []string{"NAME", "READY", "MEMBERS", "AGE", "STATUS"}
@@ -52,31 +54,44 @@ var listings = []listing{
 	{
 		use: "fleets", short: "List Fleets", aliases: []string{"fleet"},
 		resources: []schema.GroupVersionResource{fleetv1.GroupVersion.WithResource("fleets")},
-		columns:   memberColumns, row: memberRow,
+		columns:   memberColumns, rows: memberRow,
 	},
 	{
 		use: "applications", short: "List Applications", aliases: []string{"application", "apps", "app"},
 		resources: []schema.GroupVersionResource{appsv1.GroupVersion.WithResource("applications")},
-		columns:   memberColumns, row: memberRow,
+		columns:   memberColumns, rows: memberRow,
 	},
 	{
 		use: "clusterconfigs", short: "List ClusterConfigs", aliases: []string{"clusterconfig", "baselines", "baseline"},
 		resources: []schema.GroupVersionResource{clusterv1.GroupVersion.WithResource("clusterconfigs")},
-		columns:   memberColumns, row: memberRow,
+		columns:   memberColumns, rows: memberRow,
+	},
+	{
+		use: "plugins", short: "List the plugins of Fleets", aliases: []string{"plugin"},
+		resources: []schema.GroupVersionResource{fleetv1.GroupVersion.WithResource("fleets")},
+		columns:   []string{"FLEET", "PLUGIN", "READY", "MEMBERS", "STATUS"}, rows: pluginRows,
 	},
 	{
 		use: "clusters", short: "List AttachedClusters and Clusters", aliases: []string{"cluster", "attachedclusters", "attachedcluster"},
 		resources: []schema.GroupVersionResource{clusterv1.GroupVersion.WithResource("attachedclusters"), clusterv1.GroupVersion.WithResource("clusters")},
-		columns:   []string{"NAME", "KIND", "READY", "VERSION", "NODES", "EXPIRES", "AGE", "STATUS"}, row: clusterRow,
+		columns:   []string{"NAME", "KIND", "READY", "VERSION", "NODES", "EXPIRES", "AGE", "STATUS"}, rows: clusterRow,
 	},
 }
 
-func memberRow(o *unstructured.Unstructured, s *status, now time.Time) []string {
+func memberRow(o *unstructured.Unstructured, s *status, now time.Time) [][]string {
 	ready, message := s.ready()
-	return []string{o.GetName(), ready, cmp.Or(s.Members.Summary, "<none>"), age(o, now), message}
+	return [][]string{{o.GetName(), ready, cmp.Or(s.Members.Summary, "<none>"), age(o, now), message}}
 }
 
-func clusterRow(o *unstructured.Unstructured, s *status, now time.Time) []string {
+// pluginRows are those of the plugins of a fleet.
+func pluginRows(o *unstructured.Unstructured, s *status, _ time.Time) (rows [][]string) {
+	for _, p := range s.Plugins {
+		rows = append(rows, []string{o.GetName(), p.Name, p.Ready, cmp.Or(p.Members, "<none>"), p.Message})
+	}
+	return rows
+}
+
+func clusterRow(o *unstructured.Unstructured, s *status, now time.Time) [][]string {
 	ready, message := s.ready()
 	nodes, expires := "<none>", "<none>"
 	if s.Nodes != nil {
@@ -88,7 +103,7 @@ func clusterRow(o *unstructured.Unstructured, s *status, now time.Time) []string
 			expires = duration.HumanDuration(left)
 		}
 	}
-	return []string{o.GetName(), o.GetKind(), ready, cmp.Or(s.KubernetesVersion, "<none>"), nodes, expires, age(o, now), message}
+	return [][]string{{o.GetName(), o.GetKind(), ready, cmp.Or(s.KubernetesVersion, "<none>"), nodes, expires, age(o, now), message}}
 }
 
 func (s *status) ready() (ready, message string) {
@@ -113,7 +128,7 @@ func newGet() *cobra.Command {
 	var h hub
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get fleets|applications|clusterconfigs|clusters [NAME]",
+		Use:   "get fleets|plugins|applications|clusterconfigs|clusters [NAME]",
 		Short: "Show what the hub has",
 		Example: `  # The fleets of all namespaces, and the members that are not well
   fleetwright get fleets -A -o wide
@@ -121,11 +136,14 @@ func newGet() *cobra.Command {
   # One Application
   fleetwright get app web -n shop
 
+  # The plugins of a fleet, and where they can be reached
+  fleetwright get plugins production -o wide
+
   # All members, with their versions and when their credentials expire
   fleetwright get clusters`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("get %s: has to be fleets, applications, clusterconfigs or clusters", args[0])
+				return fmt.Errorf("get %s: has to be fleets, plugins, applications, clusterconfigs or clusters", args[0])
 			}
 			return cmd.Help()
 		},
@@ -285,8 +303,11 @@ func printData(w io.Writer, format string, objects []unstructured.Unstructured, 
 }
 
 func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, namespaces, wide bool, now time.Time) error {
-	var notReady [][]string
+	var notReady, endpoints [][]string
 	rows := [][]string{l.columns}
+	if namespaces {
+		rows[0] = append([]string{"NAMESPACE"}, rows[0]...)
+	}
 	for i := range objects {
 		o := &objects[i]
 		var s status
@@ -295,25 +316,36 @@ func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, nam
 				return fmt.Errorf("%s %s: status: %w", o.GetKind(), o.GetName(), err)
 			}
 		}
-		rows = append(rows, l.row(o, &s, now))
+		for _, row := range l.rows(o, &s, now) {
+			if namespaces {
+				row = append([]string{o.GetNamespace()}, row...)
+			}
+			rows = append(rows, row)
+		}
 		for _, m := range s.Members.NotReady {
 			notReady = append(notReady, []string{o.GetNamespace(), o.GetName(), cmp.Or(m.Name, "<hub>"), m.Reason, m.Message})
 		}
 		if n := s.Members.NotReadyOmitted; n > 0 {
 			notReady = append(notReady, []string{o.GetNamespace(), o.GetName(), fmt.Sprintf("and %d more", n), "", ""})
 		}
-	}
-	if namespaces {
-		rows[0] = append([]string{"NAMESPACE"}, rows[0]...)
-		for i := range objects {
-			rows[i+1] = append([]string{objects[i].GetNamespace()}, rows[i+1]...)
+		for _, e := range s.PluginEndpoints {
+			endpoints = append(endpoints, []string{o.GetNamespace(), o.GetName(), e.Plugin, e.Name, e.Cluster, e.Address})
 		}
 	}
-	if err := writeTable(w, rows); err != nil || !wide || len(notReady) == 0 {
+	if err := writeTable(w, rows); err != nil || !wide {
 		return err
 	}
-	fmt.Fprintln(w, "\nMembers that are not well:")
-	return writeTable(w, append([][]string{{"NAMESPACE", "NAME", "MEMBER", "REASON", "MESSAGE"}}, notReady...))
+	if len(notReady) > 0 {
+		fmt.Fprintln(w, "\nMembers that are not well:")
+		if err := writeTable(w, append([][]string{{"NAMESPACE", "NAME", "MEMBER", "REASON", "MESSAGE"}}, notReady...)); err != nil {
+			return err
+		}
+	}
+	if len(endpoints) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w, "\nEndpoints of plugins:")
+	return writeTable(w, append([][]string{{"NAMESPACE", "FLEET", "PLUGIN", "NAME", "MEMBER", "ADDRESS"}}, endpoints...))
 }
 
 // writeTable writes a table with kubectl's spacing.

@@ -44,10 +44,10 @@ func printObjects(w io.Writer, format string, objects []*object.Object) error {
 }
 
 // printExpanded writes what the Kustomizations on rendered files put on each member.
-func printExpanded(w, warn io.Writer, result application.Result, baselines *baseline.Composition) error {
+func printExpanded(w, warn io.Writer, result application.Result, from composed) error {
 	left := map[string]int{}
 	for _, r := range result.Objects {
-		files := baselines.Files(r)
+		files := from.files(r)
 		if isSource(r) {
 			continue
 		}

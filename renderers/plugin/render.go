@@ -58,9 +58,10 @@ type Observed struct {
 type Rendered struct {
 	// Application delivers it.
 	Application *appsv1.Application
-	// Files are what the Application delivers from the artifact of its name, and Chart the chart that makes Secrets, of
+	// Files are what the Application delivers from the artifact of its name, and Chart the chart that makes Secrets, from
 	// the artifact ChartName; nil if there are none.
 	Files, Chart map[string][]byte
+	ChartName    string
 	// Reads are the facts to read.
 	Reads []Read
 	// Warnings are for people, a line each.
@@ -196,7 +197,7 @@ func (r *rendering) render() error {
 	if _, err := application.Compile(app); err != nil {
 		return err
 	}
-	r.out.Application = app
+	r.out.Application, r.out.ChartName = app, ChartName(r.in.Fleet.Name, r.Metadata.Name)
 	return nil
 }
 

@@ -1,4 +1,4 @@
-{{- /* What comes from a Secret is only ever encoded: it is never a template, and never YAML. */ -}}
+{{- /* It is no .yaml, as what is published is searched for Secrets by that. What comes from a Secret is only ever encoded: it is never a template, and never YAML. */ -}}
 {{- $secrets := .Values.secrets | default dict -}}
 apiVersion: v1
 kind: Secret

@@ -1,0 +1,136 @@
+package plugin
+
+import (
+	"fmt"
+	"slices"
+
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
+	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/object"
+)
+
+// UnknownReason is that of a plugin that nobody has brought.
+const UnknownReason = "UnknownPlugin"
+
+// Composition is what the plugins of the fleets of a repository become.
+type Composition struct {
+	// Problems are theirs; those of the Applications that they become are found when these are rendered.
+	Problems []application.Problem
+
+	plugins []*composed
+	byApp   map[[2]string]*composed // namespace and name of an Application
+}
+
+type composed struct {
+	*Rendered
+	fleet *fleetv1.Fleet
+}
+
+// Compose renders the plugins of all fleets of a repository, and returns what is declared with the Applications that
+// deliver them added. What is read from members is not known: what needs it is held.
+func Compose(d application.Declared, plugins map[string]*Plugin) (application.Declared, *Composition) {
+	c := &Composition{byApp: map[[2]string]*composed{}}
+	taken := map[[2]string]bool{}
+	for _, app := range d.Applications {
+		taken[[2]string{app.Namespace, app.Name}] = true
+	}
+	d.Applications = slices.Clone(d.Applications)
+	for _, fleet := range d.Fleets {
+		uses, err := Uses(fleet)
+		if err != nil {
+			c.problem(fleet, "", application.InvalidReason, err.Error())
+			continue
+		}
+		members, err := member.Resolve(fleet, member.NewClusters(inNamespace(d.AttachedClusters, fleet.Namespace), inNamespace(d.Clusters, fleet.Namespace)))
+		if err != nil {
+			continue // what is wrong with the fleet is said where it is used
+		}
+		for _, use := range uses {
+			p := plugins[use.Name]
+			if p == nil {
+				c.problem(fleet, use.Name, UnknownReason, fmt.Sprintf("%s: there is no plugin %s: name its folder with --plugin", use.Path, use.Name))
+				continue
+			}
+			rendered, err := p.Render(Input{Fleet: fleet, Use: use, Members: members})
+			if err != nil {
+				c.problem(fleet, use.Name, application.InvalidReason, fmt.Sprintf("%s: %v", use.Path, err))
+				continue
+			}
+			for _, text := range rendered.Warnings {
+				c.problem(fleet, use.Name, application.NotInEffectReason, use.Path+": "+text).Warning = true
+			}
+			key := [2]string{fleet.Namespace, rendered.Application.Name}
+			if taken[key] {
+				c.problem(fleet, use.Name, application.NameCollisionReason, fmt.Sprintf("Application %s exists and is not this Fleet's: rename one of them", rendered.Application.Name))
+				continue
+			}
+			x := &composed{rendered, fleet}
+			taken[key], c.byApp[key] = true, x
+			c.plugins = append(c.plugins, x)
+			d.Applications = append(d.Applications, rendered.Application)
+		}
+	}
+	return d, c
+}
+
+func inNamespace[T clusterv1.AttachedCluster | clusterv1.Cluster, P interface {
+	*T
+	GetNamespace() string
+}](items []P, namespace string) []P {
+	return slices.DeleteFunc(slices.Clone(items), func(p P) bool { return p.GetNamespace() != namespace })
+}
+
+func (c *Composition) problem(fleet *fleetv1.Fleet, plugin, reason, message string) *application.Problem {
+	name := Name(fleet.Name, plugin)
+	c.byApp[[2]string{fleet.Namespace, name}] = &composed{&Rendered{}, fleet}
+	c.Problems = append(c.Problems, application.Problem{Namespace: fleet.Namespace, Application: name, Reason: reason, Message: message})
+	return &c.Problems[len(c.Problems)-1]
+}
+
+// FleetOf returns the fleet for whose plugin an Application was made; nil if it was for none.
+func (c *Composition) FleetOf(namespace, app string) *fleetv1.Fleet {
+	if x := c.byApp[[2]string{namespace, app}]; x != nil {
+		return x.fleet
+	}
+	return nil
+}
+
+// Files returns the published files that a Kustomization applies; nil if it applies something else.
+func (c *Composition) Files(r application.Rendered) map[string][]byte {
+	x := c.byApp[[2]string{r.Metadata.Namespace, r.Application}]
+	if _, ok := r.Spec.(*kustomizev1.KustomizationSpec); x == nil || !ok {
+		return nil
+	}
+	return x.Rendered.Files
+}
+
+// Artifacts returns the ExternalArtifacts of the plugins, as they are declared.
+func (c *Composition) Artifacts() (out []application.Rendered) {
+	for _, x := range c.plugins {
+		add := func(name string, files map[string][]byte) {
+			if len(files) == 0 {
+				return
+			}
+			out = append(out, application.Rendered{Application: x.Application.Name, Object: &object.Object{
+				APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.ExternalArtifactKind,
+				Metadata: object.Metadata{Name: name, Namespace: x.fleet.Namespace, Labels: map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue}},
+				Spec:     ArtifactSpec(x.fleet),
+			}})
+		}
+		add(x.Application.Name, x.Rendered.Files)
+		add(x.ChartName, x.Chart)
+	}
+	return out
+}
+
+// ArtifactSpec returns the spec of the ExternalArtifacts of a fleet, which flux trace follows.
+func ArtifactSpec(fleet *fleetv1.Fleet) *sourcev1.ExternalArtifactSpec {
+	return &sourcev1.ExternalArtifactSpec{SourceRef: &meta.NamespacedObjectKindReference{
+		APIVersion: fleetv1.GroupVersion.String(), Kind: fleetv1.FleetKind, Name: fleet.Name, Namespace: fleet.Namespace}}
+}
