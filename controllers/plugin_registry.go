@@ -122,15 +122,26 @@ func (p *Plugins) Get(namespace, name string) (Registered, error) {
 	defer p.mu.RUnlock()
 	owner, found := p.owner(namespace, name)
 	switch {
-	case found == nil && p.loading:
+	case p.inCatalog(name) == "" && found == nil && p.loading:
 		return Registered{}, fmt.Errorf("%w: PluginConfigs are being read", errPluginNotLoaded)
-	case found == nil:
+	case p.inCatalog(name) != "" || found == nil:
 		return Registered{}, fmt.Errorf("%w %q: there are %s; others are registered by a PluginConfig in namespace %s", errUnknownPlugin, name,
 			strings.Join(p.names(namespace), ", "), namespace)
 	case found.Plugin == nil:
 		return Registered{}, fmt.Errorf("%w: PluginConfig %s: %s", errPluginNotLoaded, owner.Name, cmp.Or(found.problem, "it is being fetched"))
 	}
 	return Registered{Plugin: found.Plugin, Config: found.config, Revision: found.revision}, nil
+}
+
+// inCatalog returns the plugin of the catalog that has a name, or the same but for capitals: what is made for the two would
+// have one name. It is empty if there is none.
+func (p *Plugins) inCatalog(name string) string {
+	for known := range p.catalog {
+		if strings.EqualFold(known, name) {
+			return known
+		}
+	}
+	return ""
 }
 
 // names returns the plugins that a fleet of the namespace may use.
@@ -156,7 +167,7 @@ func (p *Plugins) owner(namespace, name string) (types.NamespacedName, *broughtP
 		if key.Namespace != namespace {
 			continue
 		}
-		i := slices.IndexFunc(b.plugins, func(q broughtPlugin) bool { return strings.EqualFold(q.name, name) })
+		i := slices.IndexFunc(b.plugins, func(q broughtPlugin) bool { return q.name == name })
 		if i < 0 {
 			continue
 		}
@@ -169,15 +180,13 @@ func (p *Plugins) owner(namespace, name string) (types.NamespacedName, *broughtP
 
 // taken says who else has the name of a plugin that a PluginConfig brings; nil if nobody has.
 func (p *Plugins) taken(key types.NamespacedName, name string) error {
-	for known := range p.catalog {
-		if strings.EqualFold(known, name) {
-			return fmt.Errorf("%w: %s comes with Fleetwright, and cannot be replaced: give the plugin another name", errPluginNameTaken, known)
-		}
+	if known := p.inCatalog(name); known != "" {
+		return fmt.Errorf("%w: %s comes with Fleetwright, and cannot be replaced: give the plugin another name", errPluginNameTaken, known)
 	}
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if owner, found := p.owner(key.Namespace, name); found != nil && owner != key {
-		return fmt.Errorf("%w: PluginConfig %s, which is older, brings a plugin %s: give this one another name, or take it out of one of the two", errPluginNameTaken, owner.Name, found.name)
+		return fmt.Errorf("%w: PluginConfig %s brings a plugin %s already: give this one another name, or take it out of one of the two", errPluginNameTaken, owner.Name, found.name)
 	}
 	return nil
 }

@@ -234,11 +234,14 @@ func (r *PluginConfigReconciler) passOnRequest(ctx context.Context, config *kura
 // report says how the plugins are.
 func (r *PluginConfigReconciler) report(config *kuratorv1.PluginConfig, failed map[string]error) {
 	key := client.ObjectKeyFromObject(config)
+	status := &config.Status
 	brought, _ := r.Plugins.get(key)
 	if brought.uid != config.UID {
 		brought = broughtPlugins{}
 	}
-	status := &config.Status
+	if brought.generation == 0 && status.ObservedGeneration == config.Generation && len(failed) == 0 {
+		return // the process has just begun: what was said before is right until the fetcher has looked
+	}
 	status.ObservedGeneration, status.Plugins = config.Generation, nil
 	var texts []string
 	count := map[pluginState]int{}

@@ -260,6 +260,13 @@ func TestPluginConfigOfAnImage(t *testing.T) {
 	h.Consistently(func() int { return server.count() }).Should(Equal(served))
 	h.Expect(h.requests.counted()).NotTo(Or(HaveKey(HavePrefix("PATCH")), HaveKey(HavePrefix("POST"))))
 
+	t.Log("neither is a restart a write, but for the plugin to be fetched again")
+	stop()
+	h.requests.reset()
+	plugins, stop = h.startPlugins()
+	h.Eventually(func() error { got, err = plugins.Get(h.ns, "podinfo"); return err }).Should(Succeed())
+	h.Consistently(h.requests.counted).ShouldNot(Or(HaveKey(HavePrefix("PATCH")), HaveKey(HavePrefix("POST"))))
+
 	t.Log("a new revision that is broken leaves the last good one in use, and is looked at once")
 	broken := server.publish("1.1@sha256:2", archive(file{name: "plugin.yaml", content: "apiVersion: v1"}))
 	h.fluxFetches(repository, "team-podinfo", broken, "")
@@ -363,13 +370,15 @@ spec:
 	metric, err := plugins.Get(h.ns, "metric")
 	h.Expect(err).NotTo(HaveOccurred())
 	h.Expect(metric.Revision).To(BeEmpty(), "that of the catalog")
+	_, err = plugins.Get(h.ns, "Metric")
+	h.Expect(err).To(MatchError(errUnknownPlugin))
 
 	t.Log("the older one has the name; when it is gone, the other one has it")
 	time.Sleep(1100 * time.Millisecond) // creation times have seconds
 	h.apply(podinfoConfig)
 	h.fluxFetches(&sourcev1.OCIRepository{}, "team-podinfo", server.publish("1.0@sha256:1", archive(file{name: "plugin.yaml", content: goodPlugin})), "")
 	h.Eventually(h.pluginSaid("team", meta.StalledCondition)).Should(Equal("True InvalidPlugin: 0/1 plugins ready; podinfo (the name is taken: " +
-		"PluginConfig git, which is older, brings a plugin podinfo: give this one another name, or take it out of one of the two)"))
+		"PluginConfig git brings a plugin podinfo already: give this one another name, or take it out of one of the two)"))
 	got, err := plugins.Get(h.ns, "podinfo")
 	h.Expect(err).NotTo(HaveOccurred())
 	h.Expect(got.Revision).To(Equal("main@sha1:1"))

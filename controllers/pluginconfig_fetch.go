@@ -13,6 +13,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -89,8 +90,14 @@ func (f pluginConfigsAreRead) Start(ctx context.Context) error {
 	}
 	for i := range configs.Items {
 		c := &configs.Items[i]
-		if _, ok := f.Plugins.get(client.ObjectKeyFromObject(c)); !ok && !deleting(c) {
-			f.Plugins.set(client.ObjectKeyFromObject(c), unfetched(c))
+		key := client.ObjectKeyFromObject(c)
+		if _, ok := f.Plugins.get(key); ok || deleting(c) {
+			continue
+		}
+		f.Plugins.set(key, unfetched(c))
+		// One that went in the meantime may have been removed before it was set.
+		if err := f.Get(ctx, key, &kuratorv1.PluginConfig{}); apierrors.IsNotFound(err) {
+			f.Plugins.remove(key)
 		}
 	}
 	f.Plugins.load(false)
@@ -109,11 +116,10 @@ func unfetched(c *kuratorv1.PluginConfig) broughtPlugins {
 // Reconcile fetches what is new of the plugins of one PluginConfig.
 func (f *PluginFetcher) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	config := &kuratorv1.PluginConfig{}
-	err := f.Get(ctx, req.NamespacedName, config)
-	if client.IgnoreNotFound(err) != nil {
+	if err := f.Get(ctx, req.NamespacedName, config); client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, err
 	}
-	if err != nil || deleting(config) {
+	if config.UID == "" || deleting(config) { // it is gone
 		f.Plugins.remove(req.NamespacedName)
 		return ctrl.Result{}, nil
 	}

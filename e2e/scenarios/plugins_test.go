@@ -204,11 +204,10 @@ func (s *scenario) operate(member *harness.Cluster, o *unstructured.Unstructured
 }
 
 // pluginsReady waits until the fleet is ready with all of these plugins on so many members.
-func (s *scenario) pluginsReady(plugins []string, members int) *fleetv1.Fleet {
+func (s *scenario) pluginsReady(plugins []string, members int) {
 	s.t.Helper()
-	f := &fleetv1.Fleet{}
 	s.Eventually(func(g Gomega) {
-		f = get(s, &fleetv1.Fleet{}, "prod")
+		f := get(s, &fleetv1.Fleet{}, "prod")
 		g.Expect(f.Status.ObservedGeneration).To(Equal(f.Generation), "observed generation")
 		var ready, not []string
 		for _, p := range f.Status.Plugins {
@@ -229,7 +228,6 @@ func (s *scenario) pluginsReady(plugins []string, members int) *fleetv1.Fleet {
 		g.Expect(ready).To(ConsistOf(plugins))
 		g.Expect(condition(f.Status.Conditions, meta.ReadyCondition)).To(HavePrefix("True "))
 	}).Should(Succeed())
-	return f
 }
 
 // ends records what of Flux ends in the scenario's namespace from now on.
@@ -315,9 +313,10 @@ func TestPlugins(t *testing.T) {
 	s.apply(fleetWithPlugins(charts, all, plugins, nil))
 
 	t.Log("the fleet becomes ready with all of them")
-	f := s.pluginsReady(plugins, 3)
+	s.pluginsReady(plugins, 3)
 	t.Logf("ready after %s", time.Since(started).Round(time.Second/10))
-	s.facts(f, members)
+	s.facts(members)
+	t.Logf("with all endpoints after %s", time.Since(started).Round(time.Second/10))
 	s.secretsArrived(members, was)
 
 	t.Log("rotated secrets reach the members, and the hub's controllers run on")
@@ -372,7 +371,8 @@ func TestPlugins(t *testing.T) {
 	s.pluginsReady(plugins, 2)
 	s.left3(members["three"])
 	s.Expect(s.releaseUIDs(without(members, "three"), "")).To(Equal(before))
-	s.Eventually(func() []string { return s.thanosEndpoints() }).Should(ConsistOf("dns+one.lb.example.test:10901", "dns+two.lb.example.test:10901"))
+	s.Eventually(s.endpoints).Should(HaveLen(2))
+	s.Eventually(s.thanosEndpoints).Should(ConsistOf("dns+one.lb.example.test:10901", "dns+two.lb.example.test:10901"))
 
 	t.Log("the fleet goes: Rook stays, as nobody has said otherwise, and Velero goes, as somebody has")
 	s.apply(fleetWithPlugins(charts, two, plugins, map[string]string{"backup": "\n    deletionPolicy: Delete"}))
@@ -398,21 +398,15 @@ func TestPlugins(t *testing.T) {
 	s.nothingLeaks(hidden)
 }
 
-// facts asserts that what was read from members is where it goes.
-func (s *scenario) facts(f *fleetv1.Fleet, members map[string]*harness.Cluster) {
+// facts waits until what was read from members is where it goes.
+func (s *scenario) facts(members map[string]*harness.Cluster) {
 	s.t.Helper()
-	var addresses, want []string
-	for _, e := range f.Status.PluginEndpoints {
-		if e.Plugin == "metric" {
-			addresses = append(addresses, e.Cluster+" "+e.Address)
-		}
-	}
-	var endpoints []string
+	var shown, asked []string
 	for name := range members {
-		want, endpoints = append(want, name+" dns+"+name+".lb.example.test:10901"), append(endpoints, "dns+"+name+".lb.example.test:10901")
+		shown, asked = append(shown, name+" dns+"+name+".lb.example.test:10901"), append(asked, "dns+"+name+".lb.example.test:10901")
 	}
-	s.Expect(addresses).To(ConsistOf(want))
-	s.Expect(s.thanosEndpoints()).To(ConsistOf(endpoints))
+	s.Eventually(s.endpoints).Should(ConsistOf(shown))
+	s.Eventually(s.thanosEndpoints).Should(ConsistOf(asked))
 	s.Expect(s.deployment(env.Hub, s.ns, "prod-thanos")()).To(BeTrue())
 	s.Expect(s.deployment(env.Hub, s.ns, "prod-grafana")()).To(BeTrue())
 
@@ -432,6 +426,16 @@ func (s *scenario) facts(f *fleetv1.Fleet, members map[string]*harness.Cluster) 
 	}
 	s.Expect(keys).To(HaveLen(1))
 	s.Expect(keys).NotTo(HaveKey(""))
+}
+
+// endpoints returns what the fleet says that its Prometheus is reached at.
+func (s *scenario) endpoints() (out []string) {
+	for _, e := range get(s, &fleetv1.Fleet{}, "prod").Status.PluginEndpoints {
+		if e.Plugin == "metric" {
+			out = append(out, e.Cluster+" "+e.Address)
+		}
+	}
+	return out
 }
 
 // thanosEndpoints returns what the hub's Thanos asks.
@@ -511,7 +515,7 @@ func (s *scenario) nothingOnHub() {
 	var deployments k8sappsv1.DeploymentList
 	s.Expect(env.Hub.Client.List(s.ctx, &deployments, client.InNamespace(s.ns))).To(Succeed())
 	s.Expect(deployments.Items).To(BeEmpty())
-	s.Eventually(func() []string { return s.published() }).Should(BeEmpty())
+	s.Eventually(s.published).Should(BeEmpty())
 }
 
 // published returns the files of the scenario's namespace that Fleetwright serves.

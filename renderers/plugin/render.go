@@ -101,6 +101,8 @@ type rendering struct {
 	// plugins are the names of those that the fleet uses, and present the components that are there.
 	plugins []string
 	present map[string]bool
+	// clusters are the members as expressions know them.
+	clusters map[member.Key]map[string]any
 }
 
 // Render renders a plugin for a fleet. An error is an InvalidError.
@@ -254,9 +256,11 @@ func (r *rendering) setConfig() error {
 // setObserved sets the variables that are known of members.
 func (r *rendering) setObserved() {
 	members := []any{}
+	r.clusters = make(map[member.Key]map[string]any, len(r.in.Members))
 	for i := range r.in.Members {
 		if m := &r.in.Members[i]; !m.Leaving && m.Reason != member.DuplicateReason {
-			members = append(members, r.cluster(m))
+			r.clusters[m.Key()] = r.cluster(m)
+			members = append(members, r.clusters[m.Key()])
 		}
 	}
 	facts := map[string]any{}
@@ -457,10 +461,12 @@ func (r *rendering) differences(policy *appsv1.ApplicationSyncPolicy, k *Compone
 	if err != nil {
 		return err
 	}
+	if supported == nil && len(r.Spec.MemberRules)+len(k.MemberValues) == 0 {
+		return nil
+	}
 	holds, values := map[string][]string{}, map[string][]string{}
 	for _, m := range members {
-		cluster := r.cluster(m)
-		r.values["cluster"] = cluster
+		r.values["cluster"] = r.clusters[m.Key()]
 		text, over, err := r.difference(k, m, supported)
 		delete(r.values, "cluster")
 		if err != nil {
