@@ -131,7 +131,7 @@ func (s *appState) wrote(declared *object.Object, o client.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	// What the server made of it is as declared by definition, even where it does not look so.
-	s.verified[o.GetUID()] = versionOf(o)
+	s.verified[hash(string(o.GetUID()))] = versionOf(o)
 }
 
 // isPending says whether an object was just written as declared and the cache is only behind.
@@ -152,30 +152,26 @@ func (s *appState) isPending(ref object.Ref, digest string, live client.Object) 
 func (s *appState) isVerified(o client.Object) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.verified[o.GetUID()] == versionOf(o)
+	return s.verified[hash(string(o.GetUID()))] == versionOf(o)
 }
 
 func (s *appState) verify(o client.Object) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.verified[o.GetUID()] = versionOf(o)
+	s.verified[hash(string(o.GetUID()))] = versionOf(o)
 }
 
-// seenVersion is what changes with the declared part of an object: the generation changes with its spec, and only with it.
-type seenVersion struct {
-	generation int64
-	metadata   uint64
-}
-
-var metadataSeed = maphash.MakeSeed()
-
-func versionOf(o client.Object) seenVersion {
-	v := seenVersion{generation: o.GetGeneration()}
+// versionOf is what changes with the declared part of an object: the generation changes with its spec, and only with it.
+func versionOf(o client.Object) uint64 {
+	version := maphash.Comparable(seed, o.GetGeneration())
 	for k, value := range o.GetLabels() { // in any order, so their hashes are added up
-		v.metadata += maphash.String(metadataSeed, k)*31 + maphash.String(metadataSeed, value)
+		version += maphash.Comparable(seed, [2]string{k, value})
 	}
 	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
-		v.metadata += maphash.String(metadataSeed, string(owner.UID))
+		version += hash(string(owner.UID))
 	}
-	return v
+	return version
 }
+
+// hash is one for this process.
+func hash(s string) uint64 { return maphash.String(seed, s) }

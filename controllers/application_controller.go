@@ -132,8 +132,8 @@ func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 type appState struct {
 	*compiled
 	children map[childKey]*childState
-	// verified is the version at which an object was last seen to be as declared.
-	verified map[types.UID]seenVersion
+	// verified has the version at which an object was last seen to be as declared, by the hash of its UID.
+	verified map[uint64]uint64
 	mu       sync.Mutex // guards verified
 	// allowed are the objects that a prune over budget may end which was allowed; nil if none was since the process began.
 	allowed map[types.UID]bool
@@ -148,7 +148,7 @@ func (r *ApplicationReconciler) state(key types.NamespacedName) *appState {
 	defer r.mu.Unlock()
 	s, ok := r.states[key]
 	if !ok {
-		s = &appState{verified: map[types.UID]seenVersion{}}
+		s = &appState{verified: map[uint64]uint64{}}
 		r.states[key] = s
 	}
 	return s

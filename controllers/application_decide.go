@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"time"
 
@@ -16,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
-	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/member"
 	"github.com/fleetwright/fleetwright/renderers/object"
@@ -69,10 +69,9 @@ type childKey struct {
 
 // childState is what was rendered for a child.
 type childState struct {
-	stamp           application.Stamp
+	stamp           uint64 // of an application.Stamp
 	ref             object.Ref
 	digest          string
-	claim           string
 	waitsFor        []object.Ref
 	source          *object.Object
 	declaresSuspend bool
@@ -226,7 +225,7 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 // render renders a policy for a member, or remembers that nothing has changed since it was.
 func (o *observed) render(policy *application.Policy, m *member.Member) *childState {
 	key := childKey{policy.Name, m.Key()}
-	stamp := o.state.Stamp(o.scope, policy, m)
+	stamp := maphash.Comparable(seed, o.state.Stamp(o.scope, policy, m))
 	if s, ok := o.state.children[key]; ok && s.stamp == stamp {
 		return s
 	}
@@ -239,7 +238,7 @@ func (o *observed) render(policy *application.Policy, m *member.Member) *childSt
 		s.held = errors.As(err, &held)
 		return s
 	}
-	s.ref, s.digest, s.claim, s.waitsFor = child.Object.Ref(), child.Object.Digest(), claimIn(o.app.Namespace, child.Claim), child.WaitsFor
+	s.ref, s.digest, s.waitsFor = child.Object.Ref(), child.Object.Digest(), child.WaitsFor
 	s.source, s.declaresSuspend = child.Source, declaresSuspend(child.Object)
 	return s
 }
@@ -274,7 +273,7 @@ func (r *ApplicationReconciler) decideSource(obs *observed, p *plan, source *obj
 // isAsDeclared says whether a live object is as declared. The digest in its annotations says so at once, unless
 // somebody has changed the object since, which its generation tells.
 func (o *observed) isAsDeclared(digest string, live client.Object, declared func() *object.Object) bool {
-	if live == nil || live.GetAnnotations()[fleetv1.DigestAnnotation] != digest {
+	if live == nil || carriedDigest(live) != digest {
 		return false
 	}
 	if o.state.isVerified(live) {
@@ -296,12 +295,12 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	if arrives(live) && !child.declaresSuspend {
 		state.arriving = child.ref.String()
 	}
-	rendered := func() *object.Object {
+	rendered := func() *application.Child {
 		c, err := obs.state.Child(obs.scope, policy, m)
-		if err != nil {
-			return nil // it was rendered before, from the same input
+		if err != nil { // it was rendered before, from the same input
+			return &application.Child{}
 		}
-		return c.Object
+		return c
 	}
 
 	switch {
@@ -333,9 +332,9 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	case fluxSuspended(live) && !child.declaresSuspend:
 		state.is(idle, suspendedReason, "%s is suspended: flux resume %s %s -n %s", child.ref, fluxCommand(child.ref.Kind), child.ref.Name, obs.app.Namespace)
 		return
-	case obs.isAsDeclared(child.digest, live, rendered):
-		if _, was := obs.state.applied.LoadAndDelete(child.ref); was && child.claim != "" {
-			r.claims.release(obs.app.Namespace, child.claim, child.ref.Name) // the cache shows it now
+	case obs.isAsDeclared(child.digest, live, func() *object.Object { return rendered().Object }):
+		if _, was := obs.state.applied.LoadAndDelete(child.ref); was {
+			r.claims.release(obs.app.Namespace, claimOf(live), child.ref.Name) // the cache shows it now
 		}
 		state.judge(child.ref, live)
 		return
@@ -346,8 +345,10 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 		state.is(progressing, progressingReason, atWork, child.ref)
 		return
 	}
-	if child.claim != "" && (live == nil || claimOf(live) != child.claim) {
-		if other, own := r.takeClaim(ctx, obs.app, child); other != "" {
+	c := rendered()
+	claim := claimIn(obs.app.Namespace, c.Claim)
+	if claim != "" && (live == nil || claimOf(live) != claim) {
+		if other, own := r.takeClaim(ctx, obs.app, child.ref, claim); other != "" {
 			if own != nil {
 				p.handover[kindOf(own)] = child.ref
 			}
@@ -357,10 +358,10 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 			return
 		}
 	}
-	if o := rendered(); o != nil {
+	if c.Object != nil {
 		state.arriving = child.ref.String()
 		state.is(progressing, progressingReason, atWork, child.ref)
-		p.children = append(p.children, write{Object: o, live: live, member: state, claim: child.claim})
+		p.children = append(p.children, write{Object: c.Object, live: live, member: state, claim: claim})
 	}
 }
 

@@ -39,5 +39,5 @@ func memberIndexValue(kind, name string) string { return bucket(kind + "/" + nam
 func bucket(key string) string {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(key))
-	return strconv.Itoa(int(h.Sum32() % 512))
+	return strconv.Itoa(int(h.Sum32() % 256))
 }

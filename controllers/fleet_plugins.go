@@ -186,15 +186,24 @@ func judgePlugin(status *fleetv1.PluginStatus, apps []appsv1.Application, notes 
 				status.Message += ": start Flux's controllers with --feature-gates=ExternalArtifact=true"
 			}
 		}
-		if len(app.Status.Members.NotReady) > 0 && status.Ready != string(metav1.ConditionTrue) {
-			first := app.Status.Members.NotReady[0]
-			if where := "member " + first.Name; first.Name != "" && !strings.Contains(status.Message, first.Message) {
-				status.Message += "; " + where + ": " + first.Message
-			}
+		if text := worst(app.Status.Members.NotReady); text != "" && status.Ready != string(metav1.ConditionTrue) {
+			status.Message += "; " + text
 		}
 	}
 	status.Message = bounded(strings.Join(append([]string{status.Message}, notes...), "; "), 1000)
 	status.Message = strings.TrimPrefix(status.Message, "; ")
+}
+
+// worst says what is wrong with a member, or else what one waits for; empty if all are well.
+func worst(members []fleetv1.NotReadyMember) string {
+	i := slices.IndexFunc(members, func(m fleetv1.NotReadyMember) bool { return m.Reason != progressingReason && m.Reason != waitingReason })
+	switch {
+	case len(members) == 0:
+		return ""
+	case members[max(i, 0)].Name == "":
+		return "the hub: " + members[max(i, 0)].Message
+	}
+	return "member " + members[max(i, 0)].Name + ": " + members[max(i, 0)].Message
 }
 
 // endpointsOf returns the facts that are endpoints.

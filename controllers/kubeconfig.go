@@ -62,6 +62,7 @@ func readKubeconfig(ctx context.Context, ref *clusterv1.KubeconfigReference, dat
 	}
 
 	value, ok := data[key]
+	value = unpack(value)
 	switch {
 	case !ok && len(data) == 0:
 		return refuse(KubeconfigKeyMissingReason, "the Secret is empty: write the kubeconfig under this key")

@@ -3,8 +3,8 @@ package controllers
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"fmt"
+	"hash/maphash"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -217,11 +217,11 @@ func (r *MemberReconciler) readCredentials(ctx context.Context, m *subject, data
 }
 
 // digest tells one kubeconfig from the next; zero where the credentials are not ours to read.
-func (m *subject) digest(data map[string][]byte) [sha256.Size]byte {
+func (m *subject) digest(data map[string][]byte) uint64 {
 	if m.secret == nil {
-		return [sha256.Size]byte{}
+		return 0
 	}
-	return sha256.Sum256(data[cmp.Or(m.secret.Key, clusterv1.DefaultKubeconfigKey)])
+	return maphash.Bytes(seed, data[cmp.Or(m.secret.Key, clusterv1.DefaultKubeconfigKey)])
 }
 
 // see probes a member.

@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"crypto/sha256"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -17,8 +16,8 @@ import (
 type look struct {
 	// due is when the member is to be looked at next; zero where that is at the next change.
 	due time.Time
-	// digest is that of the kubeconfig that was used.
-	digest [sha256.Size]byte
+	// digest is that of the kubeconfig that was used, as it is in the cache.
+	digest uint64
 	// forced says that the annotation kurator.dev/reconcile=force was there: it counts once for each time it is set.
 	forced bool
 }
@@ -53,7 +52,7 @@ func (l *looks) forget(key types.NamespacedName) {
 
 // firstLook returns when a member is due that this process has not looked at yet. One whose status is from before a
 // restart is due at a random point of its interval, so that a restart does not probe all members at once.
-func (r *MemberReconciler) firstLook(m *subject, digest [sha256.Size]byte) look {
+func (r *MemberReconciler) firstLook(m *subject, digest uint64) look {
 	if !conditions.Has(m.object, meta.ReadyCondition) || conditions.IsStalled(m.object) {
 		return look{} // what was refused is accepted now
 	}
@@ -61,7 +60,7 @@ func (r *MemberReconciler) firstLook(m *subject, digest [sha256.Size]byte) look 
 }
 
 // due says whether a member is to be looked at now.
-func (m *subject) due(last look, digest [sha256.Size]byte, now time.Time) bool {
+func (m *subject) due(last look, digest uint64, now time.Time) bool {
 	requested, _ := meta.ReconcileAnnotationValue(m.object.GetAnnotations())
 	switch {
 	case m.health.ObservedGeneration != m.object.GetGeneration():

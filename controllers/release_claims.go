@@ -30,18 +30,18 @@ func newReleaseClaims() *releaseClaims {
 
 // takeClaim takes the claim of a child. If another HelmRelease has it, it says which, and returns it if it is this
 // Application's own.
-func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Application, child *childState) (other string, own client.Object) {
+func (r *ApplicationReconciler) takeClaim(ctx context.Context, app *appsv1.Application, child object.Ref, claim string) (other string, own client.Object) {
 	// The cache is read under the lock: a claim is either reserved or in the cache.
 	r.claims.mu.Lock()
 	defer r.claims.mu.Unlock()
 	var holders helmv2.HelmReleaseList
 	// The cache's List fails only for a missing index, which the first test would show.
-	if err := r.List(ctx, &holders, client.MatchingFields{claimIndex: bucket(child.claim)}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.List(ctx, &holders, client.MatchingFields{claimIndex: bucket(claim)}, client.UnsafeDisableDeepCopy); err != nil {
 		return err.Error(), nil
 	}
-	claim, name := child.claim, app.Namespace+"/"+child.ref.Name
+	name := app.Namespace + "/" + child.Name
 	for i := range holders.Items {
-		if h := &holders.Items[i]; h.Namespace+"/"+h.Name != name && claimOf(h) == child.claim {
+		if h := &holders.Items[i]; h.Namespace+"/"+h.Name != name && claimOf(h) == claim {
 			other = "HelmRelease " + h.Namespace + "/" + h.Name
 			if owner := ownerName(h); owner != "" {
 				other += fmt.Sprintf(" of Application %s", owner)
@@ -86,8 +86,16 @@ func nameKey(namespace string, ref object.Ref) string {
 func (c *releaseClaims) release(namespace, claim, name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.reserved[claim] == namespace+"/"+name {
-		delete(c.reserved, claim)
+	c.releaseLocked(claim, namespace+"/"+name)
+}
+
+func (c *releaseClaims) releaseLocked(claim, holder string) {
+	if c.reserved[claim] != holder {
+		return
+	}
+	delete(c.reserved, claim)
+	if len(c.reserved) == 0 {
+		c.reserved = map[string]string{} // a map keeps the size that it once had
 	}
 }
 
@@ -98,9 +106,7 @@ func (c *releaseClaims) freed(o client.Object, name bool) (waiting []types.Names
 	defer c.mu.Unlock()
 	var keys []string
 	if claim := claimOf(o); claim != "" {
-		if c.reserved[claim] == o.GetNamespace()+"/"+o.GetName() {
-			delete(c.reserved, claim)
-		}
+		c.releaseLocked(claim, o.GetNamespace()+"/"+o.GetName())
 		keys = append(keys, claim)
 	}
 	if name {

@@ -193,6 +193,7 @@ func (s *scenario) operate(member *harness.Cluster, o *unstructured.Unstructured
 		there, _ := s.exists(member, operator)()
 		switch {
 		case !there: // and so nobody removes the finalizer
+		case o.GetDeletionTimestamp() != nil && time.Since(o.GetDeletionTimestamp().Time) < 3*time.Second: // it is at work
 		case o.GetDeletionTimestamp() == nil && controllerutil.AddFinalizer(o, submarinerFinalizer),
 			o.GetDeletionTimestamp() != nil && controllerutil.RemoveFinalizer(o, submarinerFinalizer):
 			_ = member.Client.Patch(s.ctx, o, client.MergeFrom(before))
@@ -277,7 +278,7 @@ func (s *scenario) expectOrder(e *ends, members []string, order ...string) {
 		s.Eventually(func() []string {
 			got = slices.DeleteFunc(e.names(), func(name string) bool { return !slices.Contains(want, name) })
 			return got
-		}).Should(HaveLen(len(want)), "of %v, this ended: %v", want, e.names())
+		}).Should(HaveLen(len(want)), func() string { return fmt.Sprintf("of %v, this ended: %v", want, e.names()) })
 		s.Expect(got).To(Equal(want))
 	}
 }
