@@ -325,6 +325,22 @@ func TestCIDRs(t *testing.T) {
 	g.Expect(value(t, r, "operator", "submariner|globalCidr")).To(ConsistOf(absent, "242.0.0.0/20", "242.0.16.0/20"))
 }
 
+// Each pair of members is looked at: that is not to cost more than an expression may.
+func TestCIDRsOfManyMembers(t *testing.T) {
+	g := NewWithT(t)
+	var clusters, pods, services []string
+	for i := range 250 {
+		clusters = append(clusters, fmt.Sprintf("{name: m%d}", i))
+		pods = append(pods, fmt.Sprintf("m%d: 10.%d.0.0/16", i, i))
+		services = append(services, fmt.Sprintf("m%d: 172.16.%d.0/24", i, i))
+	}
+	text := "kind: Fleet\nmetadata: {name: f, namespace: n}\nspec: {clusters: [" + strings.Join(clusters, ", ") + "], plugin: {submariner: {clusterCidrs: {" + strings.Join(pods, ", ") + "}, serviceCidrs: {" + strings.Join(services, ", ") + "}}}}\n"
+	_, err := plugins(t)["submariner"].Render(parse(t, text)[0])
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = plugins(t)["submariner"].Render(parse(t, strings.Replace(text, "m249: 172.16.249.0/24", "m249: 10.3.4.0/24", 1))[0])
+	g.Expect(err).To(MatchError(ContainSubstring("10.3.4.0/24 of m249 and 10.3.0.0/16 of m3: overlap")))
+}
+
 // One member that says too little holds up nobody else.
 func TestMemberWithoutCIDR(t *testing.T) {
 	g := NewWithT(t)
