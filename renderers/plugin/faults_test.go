@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
 )
 
 const twoMembers = "kind: Observed\nmembers: {alpha: {kind: AttachedCluster, kubernetes: v1.34.1}, beta: {kind: AttachedCluster, kubernetes: v1.34.1}}\n"
@@ -417,7 +418,14 @@ func TestSubmarinerEndsBeforeItsOperator(t *testing.T) {
 	var o unstructured.Unstructured
 	g.Expect(yaml.Unmarshal(r.Files["connection/submariner.yaml"], &o.Object)).To(Succeed())
 	g.Expect(o.GetKind() + " " + o.GetNamespace() + "/" + o.GetName()).To(Equal("Submariner submariner-operator/submariner"))
-	g.Expect(o.Object).NotTo(HaveKey("spec"), "which is the chart's")
+	// It makes none itself, if there is none, and says nothing else than the chart.
+	g.Expect(refused(t, o.Object)).To(ContainElement(ContainSubstring("spec.clusterID: Required value")))
+	operator := value(t, r, "operator", "submariner")[1]
+	spec := submariner(application.MergeValues(chartValues(t, "submariner-operator"), map[string]any{"submariner": operator})).(map[string]any)
+	for name, v := range o.Object["spec"].(map[string]any) {
+		g.Expect(spec).To(HaveKeyWithValue(name, v))
+	}
+	g.Expect(held(p)).To(Equal(held(policy(r, "operator"))), "neither is there without the other")
 }
 
 // Kurator's fault 27: load balancers that have a name were passed over.
