@@ -40,6 +40,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	kuratorv1 "github.com/fleetwright/fleetwright/api/kurator/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers"
 	"github.com/fleetwright/fleetwright/controllers/publisher"
 	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
@@ -64,6 +65,7 @@ func init() {
 	utilruntime.Must(appsv1.AddToScheme(scheme))
 	utilruntime.Must(clusterv1.AddToScheme(scheme))
 	utilruntime.Must(fleetv1.AddToScheme(scheme))
+	utilruntime.Must(kuratorv1.AddToScheme(scheme))
 }
 
 // options are the flags. Those that Flux's controllers have are called as there.
@@ -194,6 +196,18 @@ func run(opts *options) error {
 	plugins, facts := controllers.NewPlugins(known), controllers.NewFacts()
 	if err := (&controllers.FactReconciler{MemberReconciler: members(), Facts: facts}).SetupWithManager(mgr, opts.concurrentProbes); err != nil {
 		return fmt.Errorf("setting up the reader of facts: %w", err)
+	}
+	if err := (&controllers.PluginFetcher{Client: mgr.GetClient(), Plugins: plugins}).SetupWithManager(mgr, rendering); err != nil {
+		return fmt.Errorf("setting up the fetcher of plugins: %w", err)
+	}
+	if err := (&controllers.PluginConfigReconciler{
+		Client:        mgr.GetClient(),
+		EventRecorder: recorder,
+		Metrics:       durations,
+		Plugins:       plugins,
+		Shard:         shard,
+	}).SetupWithManager(mgr, rendering); err != nil {
+		return fmt.Errorf("setting up the PluginConfig controller: %w", err)
 	}
 	if err := (&controllers.FleetReconciler{
 		Client:        mgr.GetClient(),

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -103,7 +105,9 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	var from composed
-	set.Declared, from.plugins = plugin.Compose(set.Declared, known)
+	set.Declared, from.plugins = plugin.Compose(set.Declared, func(namespace, name string) (*plugin.Plugin, map[string]any) {
+		return known[name], pluginConfig(set, namespace, name)
+	})
 	set.Declared, from.baselines = baseline.Compose(set.Declared)
 	if err := o.checkNames(set); err != nil {
 		return err
@@ -149,6 +153,24 @@ func (c composed) written(namespace, app string) (kind, name string) {
 		return fleetv1.FleetKind, fleet.Name
 	}
 	return appsv1.ApplicationKind, app
+}
+
+// pluginConfig returns what a PluginConfig of the namespace gives a plugin.
+func pluginConfig(set *manifest.Set, namespace, name string) map[string]any {
+	for _, c := range set.PluginConfigs {
+		for _, p := range c.Spec.Plugins {
+			if c.Namespace != namespace || p.Name != name || p.Config == nil {
+				continue
+			}
+			var config map[string]any
+			d := json.NewDecoder(bytes.NewReader(p.Config.Raw))
+			d.UseNumber()
+			if d.Decode(&config) == nil {
+				return config
+			}
+		}
+	}
+	return nil
 }
 
 // loadPlugins returns the plugins of the catalog, and those in folders.

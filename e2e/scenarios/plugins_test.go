@@ -637,7 +637,7 @@ func (s *scenario) onlyWhereTheChartPutsIt(name string, member *harness.Cluster,
 		}
 		held[at] = true
 	})
-	want := append(allowed, "release objstore", "release credentials", "release submariner-operator")
+	want := append(slices.Clone(allowed), "release objstore", "release credentials", "release submariner-operator")
 	if name != "one" {
 		want = slices.DeleteFunc(want, func(w string) bool { return strings.Contains(w, "broker") })
 	}

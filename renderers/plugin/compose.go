@@ -33,8 +33,9 @@ type composed struct {
 }
 
 // Compose renders the plugins of all fleets of a repository, and returns what is declared with the Applications that
-// deliver them added. What is read from members is not known: what needs it is held.
-func Compose(d application.Declared, plugins map[string]*Plugin) (application.Declared, *Composition) {
+// deliver them added. What is read from members is not known: what needs it is held. Find returns a plugin that a fleet of a
+// namespace may use, and the config that it has there under the fleet's own; nil if there is none.
+func Compose(d application.Declared, find func(namespace, name string) (*Plugin, map[string]any)) (application.Declared, *Composition) {
 	c := &Composition{byApp: map[[2]string]*composed{}}
 	taken := map[[2]string]bool{}
 	for _, app := range d.Applications {
@@ -52,11 +53,12 @@ func Compose(d application.Declared, plugins map[string]*Plugin) (application.De
 			continue // what is wrong with the fleet is said where it is used
 		}
 		for _, use := range uses {
-			p := plugins[use.Name]
+			p, config := find(fleet.Namespace, use.Name)
 			if p == nil {
 				c.problem(fleet, use.Name, UnknownReason, fmt.Sprintf("%s: there is no plugin %s: name its folder with --plugin", use.Path, use.Name))
 				continue
 			}
+			use.Config = application.MergeValues(config, use.Config)
 			rendered, err := p.Render(Input{Fleet: fleet, Use: use, Members: members})
 			if err != nil {
 				c.problem(fleet, use.Name, application.InvalidReason, fmt.Sprintf("%s: %v", use.Path, err))

@@ -30,7 +30,7 @@ const (
 
 // Definition says what a plugin consists of: the plugin.yaml in its folder. docs/plugins.md explains it to those who write one.
 //
-// Strings marked as templates may hold ${ CEL } with the variables config, fleet (name, namespace, clusters, plugins) and
+// Strings marked as templates may hold ${ CEL } with the variables config, fleet (name, id, namespace, clusters, plugins) and
 // vars, and, where said, members, facts and cluster (name, kind, labels, ready, facts, kubernetes). A string that is nothing else becomes what the expression is, a list say; a field or list item whose
 // expression is an empty optional (config.?size) is left out. $${ stands for ${.
 type Definition struct {

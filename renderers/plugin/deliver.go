@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/kustomize"
 	"github.com/fluxcd/pkg/apis/meta"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
@@ -35,6 +36,10 @@ func (r *rendering) objects(policy *appsv1.ApplicationSyncPolicy, k *Component) 
 	}
 	if k.Timeout != nil {
 		policy.Kustomization.Timeout = k.Timeout
+	}
+	if r.deletionPolicy() == appsv1.DeletionPolicyDelete {
+		// What these objects need to end, the operator of a custom resource say, ends after them.
+		policy.Kustomization.DeletionPolicy = kustomizev1.DeletionPolicyWaitForTermination
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package plugin
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,6 +30,8 @@ import (
 const (
 	installTimeout = 15 * time.Minute // images are large, and nodes are slow
 	applyTimeout   = 5 * time.Minute
+	// maxFleetID leaves room for what charts append to make names of Services.
+	maxFleetID = 30
 	// maxOverrides is what an Application takes.
 	maxOverrides = 256
 )
@@ -168,7 +172,7 @@ func (r *rendering) render() error {
 	app.APIVersion, app.Kind = appsv1.GroupVersion.String(), appsv1.ApplicationKind
 	app.Name, app.Namespace = name, r.in.Fleet.Namespace
 	app.Spec.Source.SourceRef = &appsv1.SourceReference{Kind: sourcev1.ExternalArtifactKind, Name: name}
-	app.Spec.DeletionPolicy = cmp.Or(r.in.Use.DeletionPolicy, r.Spec.DeletionPolicy, appsv1.DeletionPolicyDelete)
+	app.Spec.DeletionPolicy = r.deletionPolicy()
 	for _, other := range r.Spec.After {
 		if slices.Contains(r.plugins, other) {
 			app.Spec.DependsOn = append(app.Spec.DependsOn, appsv1.NameReference{Name: Name(r.in.Fleet.Name, other)})
@@ -201,6 +205,10 @@ func (r *rendering) render() error {
 	}
 	r.out.Application, r.out.ChartName = app, ChartName(r.in.Fleet.Name, r.Metadata.Name)
 	return nil
+}
+
+func (r *rendering) deletionPolicy() string {
+	return cmp.Or(r.in.Use.DeletionPolicy, r.Spec.DeletionPolicy, appsv1.DeletionPolicyDelete)
 }
 
 func (r *rendering) charts() (names []string) {
@@ -236,7 +244,7 @@ func (r *rendering) setConfig() error {
 	}
 	r.values = map[string]any{
 		"config": native(config),
-		"fleet":  map[string]any{"name": r.in.Fleet.Name, "namespace": r.in.Fleet.Namespace, "clusters": listed, "plugins": plugins},
+		"fleet":  map[string]any{"name": r.in.Fleet.Name, "id": fleetID(r.in.Fleet.Name), "namespace": r.in.Fleet.Namespace, "clusters": listed, "plugins": plugins},
 	}
 	vars := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(r.Spec.Vars)) {
@@ -456,6 +464,9 @@ func (r *rendering) differences(policy *appsv1.ApplicationSyncPolicy, k *Compone
 	supported, err := parseRange(k.Kubernetes)
 	if err != nil {
 		return err
+	}
+	if k.Chart != nil && slices.ContainsFunc(r.options(k), func(o fleetv1.PluginChart) bool { return o.Chart != nil && o.Chart.Version != "" }) {
+		supported = nil // of that version, only who chose it knows
 	}
 	user, err := r.extraArgs(k)
 	if err != nil {
@@ -690,6 +701,23 @@ func parseRange(s string) (*semver.Constraints, error) {
 		return nil, nil
 	}
 	return semver.NewConstraint(s)
+}
+
+// fleetID returns what the names of Services on the hub may begin with: a DNS label that begins with a letter.
+func fleetID(name string) string {
+	id := strings.ReplaceAll(name, ".", "-")
+	if id == "" || id[0] < 'a' || id[0] > 'z' {
+		id = "fleet-" + id
+	}
+	if id != name {
+		id += "-" + hash(name) // another fleet may have that name
+	}
+	return object.Name(maxFleetID, id)
+}
+
+func hash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:3])
 }
 
 // lower makes names of objects of those of plugins and components.

@@ -115,7 +115,7 @@ func unmarshalEmpty(b []byte, into any, keys ...string) error {
 
 // PluginOptions are what every plugin has.
 type PluginOptions struct {
-	// Components adjusts the charts of the plugin by the names of its components; fleetwright get plugins lists them.
+	// Components adjusts the charts of the plugin by the names of its components; fleetwright plugin list has them.
 	// +optional
 	Components map[string]PluginChart `json:"components,omitempty"`
 
@@ -261,7 +261,7 @@ type GrafanaPlugin struct {
 	PluginOptions `json:",inline"`
 
 	// AdminSecretName is a Secret in the fleet's namespace with the keys admin-user and admin-password. Left out, a random
-	// password is made, and kept in the Secret grafana.
+	// password is made, and kept in the Secret <fleet>-grafana.
 	// +optional
 	AdminSecretName string `json:"adminSecretName,omitempty"`
 

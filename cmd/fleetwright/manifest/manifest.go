@@ -14,7 +14,9 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	kuratorv1 "github.com/fleetwright/fleetwright/api/kurator/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
 
 // Source says what is read.
@@ -31,6 +33,8 @@ type Source struct {
 // Set is what was read.
 type Set struct {
 	application.Declared
+	// PluginConfigs give plugins from outside their parameters.
+	PluginConfigs []*kuratorv1.PluginConfig
 	// Warnings are about what was passed over.
 	Warnings []error
 
@@ -89,6 +93,9 @@ func (s *Set) add(d Document, namespace string, live bool) error {
 	if live && gvk.Kind != clusterv1.AttachedClusterKind && gvk.Kind != clusterv1.ClusterKind {
 		return nil
 	}
+	if gvk.GroupVersion().String() == plugin.DefinitionAPIVersion && gvk.Kind == plugin.DefinitionKind {
+		return nil // the file of a plugin, which is no object
+	}
 	admission, err := s.admissions.find(gvk)
 	if errors.Is(err, errUnknownKind) {
 		s.Warnings = append(s.Warnings, d.Start.errorf("%w", err))
@@ -126,6 +133,8 @@ func (s *Set) add(d Document, namespace string, live bool) error {
 		err = decode(d.Object, &s.Clusters)
 	case clusterv1.GroupVersion.WithKind(clusterv1.ClusterConfigKind).GroupKind():
 		err = decode(d.Object, &s.ClusterConfigs)
+	case kuratorv1.GroupVersion.WithKind(kuratorv1.PluginConfigKind).GroupKind():
+		err = decode(d.Object, &s.PluginConfigs)
 	}
 	if err != nil {
 		return d.Start.errorf("%s %s: %w", key.kind, key.name, err)
