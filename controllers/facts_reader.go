@@ -66,7 +66,7 @@ func (r *FactReconciler) Reconcile(ctx context.Context, ref memberRef) (reconcil
 	}
 	p, err := r.connect(ctx, m)
 	if err != nil {
-		return reconcile.Result{RequeueAfter: missingFactInterval}, nil //nolint:nilerr // the look at its health says what is wrong
+		return reconcile.Result{RequeueAfter: missingFactInterval}, nil // the look at its health says what is wrong
 	}
 	ctx, cancel := context.WithTimeout(ctx, m.timeout())
 	defer cancel()

@@ -103,7 +103,7 @@ func (p *Program) compileSources(app *appsv1.Application) error {
 func (p *Program) compileSource(app *appsv1.Application, s policySource) (*object.Object, error) {
 	kind, name := s.ref()
 	var spec any
-	declared := s.ApplicationSource.DeepCopy()
+	declared := s.DeepCopy()
 	switch {
 	case declared.SourceRef != nil:
 		return nil, nil

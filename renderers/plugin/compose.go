@@ -109,7 +109,7 @@ func (c *Composition) Files(r application.Rendered) map[string][]byte {
 	if _, ok := r.Spec.(*kustomizev1.KustomizationSpec); x == nil || !ok {
 		return nil
 	}
-	return x.Rendered.Files
+	return x.Files
 }
 
 // Artifacts returns the ExternalArtifacts of the plugins, as they are declared.
@@ -125,7 +125,7 @@ func (c *Composition) Artifacts() (out []application.Rendered) {
 				Spec:     ArtifactSpec(x.fleet),
 			}})
 		}
-		add(x.Application.Name, x.Rendered.Files)
+		add(x.Application.Name, x.Files)
 		add(x.ChartName, x.Chart)
 	}
 	return out
