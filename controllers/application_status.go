@@ -9,7 +9,6 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/record"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -202,18 +201,7 @@ func (r *ApplicationReconciler) patchStatus(ctx context.Context, before, after *
 	if before.Status.ObservedGeneration == -1 && after.Status.ObservedGeneration == -1 && len(after.Status.Conditions) == 0 {
 		return nil
 	}
-	if equality.Semantic.DeepEqual(before.Status, after.Status) {
-		return nil
-	}
-	announce(r.EventRecorder, before, after)
-	patch := before.DeepCopy()
-	patch.ResourceVersion = after.ResourceVersion // the finalizer may have been added in between
-	written := after.DeepCopy()
-	if err := r.Status().Patch(ctx, written, client.MergeFrom(patch), client.FieldOwner(FieldOwner)); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	r.written.remember(written)
-	return nil
+	return r.written.patch(ctx, r.Client, r.EventRecorder, before, after)
 }
 
 // announce tells people when an object becomes ready, or stops being so.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/fluxcd/pkg/runtime/conditions"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/record"
@@ -65,7 +64,7 @@ func (r *ClusterConfigReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	cached = r.written.latest(cached)
 	config := cached.DeepCopy()
 	defer func() {
-		err = errors.Join(err, r.patchStatus(ctx, cached, config))
+		err = errors.Join(err, r.written.patch(ctx, r.Client, r.EventRecorder, cached, config))
 		r.RecordDuration(ctx, config, start)
 	}()
 
@@ -113,22 +112,6 @@ func (r *ClusterConfigReconciler) passOn(ctx context.Context, config *clusterv1.
 		return err
 	}
 	return r.delivery(config).passOn(ctx, apps, suspended(config, config.Spec.Suspend))
-}
-
-// patchStatus writes the status if it has changed, in one request, as for an Application.
-func (r *ClusterConfigReconciler) patchStatus(ctx context.Context, before, after *clusterv1.ClusterConfig) error {
-	if equality.Semantic.DeepEqual(before.Status, after.Status) {
-		return nil
-	}
-	announce(r.EventRecorder, before, after)
-	patch := before.DeepCopy()
-	patch.ResourceVersion = after.ResourceVersion // the finalizer may have been added in between
-	written := after.DeepCopy()
-	if err := r.Status().Patch(ctx, written, client.MergeFrom(patch), client.FieldOwner(FieldOwner)); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	r.written.remember(written)
-	return nil
 }
 
 // Baselines remembers what ClusterConfigs were rendered to, one generation of each.

@@ -13,7 +13,6 @@ import (
 	"github.com/fluxcd/pkg/runtime/predicates"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
@@ -157,7 +156,7 @@ func (r *FleetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ct
 	cached = r.written.latest(cached)
 	fleet := cached.DeepCopy()
 	defer func() {
-		err = errors.Join(err, r.patchStatus(ctx, cached, fleet))
+		err = errors.Join(err, r.written.patch(ctx, r.Client, r.EventRecorder, cached, fleet))
 		r.RecordDuration(ctx, fleet, start)
 	}()
 
@@ -264,18 +263,4 @@ func notEncrypted(members []member.Member) string {
 		text += fmt.Sprintf("; no provider provisions the other %d yet", n)
 	}
 	return text + ")"
-}
-
-// patchStatus writes the status if it has changed, in one request, as for an Application.
-func (r *FleetReconciler) patchStatus(ctx context.Context, before, after *fleetv1.Fleet) error {
-	if equality.Semantic.DeepEqual(before.Status, after.Status) {
-		return nil
-	}
-	announce(r.EventRecorder, before, after)
-	written := after.DeepCopy()
-	if err := r.Status().Patch(ctx, written, client.MergeFrom(before), client.FieldOwner(FieldOwner)); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	r.written.remember(written)
-	return nil
 }

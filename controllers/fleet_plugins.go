@@ -170,13 +170,14 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Flee
 	if err := d.passOn(ctx, apps, false); err != nil {
 		return known(), err
 	}
-	judgePlugin(status, apps, append(rendered.Warnings, r.Facts.problems(fleet, use.Name)...))
-	return endpointsOf(use.Name, reads, members, observed), nil
+	endpoints, waits := endpointsOf(use.Name, reads, members, observed)
+	judgePlugin(status, apps, waits, append(rendered.Warnings, r.Facts.problems(fleet, use.Name)...))
+	return endpoints, nil
 }
 
-// judgePlugin says how a plugin is, by its Application.
-func judgePlugin(status *fleetv1.PluginStatus, apps []appsv1.Application, notes []string) {
-	status.Ready, status.Reason = string(metav1.ConditionUnknown), meta.ProgressingReason
+// judgePlugin says how a plugin is: by its Application, and by the endpoints that it waits for.
+func judgePlugin(status *fleetv1.PluginStatus, apps []appsv1.Application, waits string, notes []string) {
+	status.Ready, status.Reason, status.Message = string(metav1.ConditionUnknown), meta.ProgressingReason, "its Application is at work"
 	if len(apps) > 0 && apps[0].Status.ObservedGeneration == apps[0].Generation {
 		app := &apps[0]
 		status.Members = app.Status.Members.Summary
@@ -190,8 +191,13 @@ func judgePlugin(status *fleetv1.PluginStatus, apps []appsv1.Application, notes 
 			status.Message += "; " + text
 		}
 	}
+	if waits != "" {
+		if status.Ready == string(metav1.ConditionTrue) {
+			status.Ready, status.Reason = string(metav1.ConditionUnknown), meta.ProgressingReason
+		}
+		notes = append([]string{waits}, notes...)
+	}
 	status.Message = bounded(strings.Join(append([]string{status.Message}, notes...), "; "), 1000)
-	status.Message = strings.TrimPrefix(status.Message, "; ")
 }
 
 // worst says what is wrong with a member, or else what one waits for; empty if all are well.
@@ -206,21 +212,31 @@ func worst(members []fleetv1.NotReadyMember) string {
 	return "member " + members[max(i, 0)].Name + ": " + members[max(i, 0)].Message
 }
 
-// endpointsOf returns the facts that are endpoints.
-func endpointsOf(name string, reads []plugin.Read, members []member.Member, o plugin.Observed) (out []fleetv1.PluginEndpoint) {
+// endpointsOf returns the facts that are endpoints, and says which members that are ready have none yet.
+func endpointsOf(name string, reads []plugin.Read, members []member.Member, o plugin.Observed) (out []fleetv1.PluginEndpoint, waits string) {
 	for _, read := range reads {
+		var without []string
 		for i := range members {
 			m := &members[i]
+			if !read.Endpoint || m.Leaving || read.Member != "" && read.Member != m.Name {
+				continue
+			}
 			value := o.OfMembers[m.Key()][read.Name]
-			if read.Member == m.Name {
+			if read.Member != "" {
 				value = o.Facts[read.Name]
 			}
-			if read.Endpoint && value != nil {
+			switch {
+			case value != nil:
 				out = append(out, fleetv1.PluginEndpoint{Plugin: name, Name: read.Name, Cluster: m.Name, Kind: m.Kind, Address: fmt.Sprint(value)})
+			case m.Ready:
+				without = append(without, m.Name)
 			}
 		}
+		if len(without) > 0 && read.Resource != nil {
+			waits = fmt.Sprintf("waits for %s of %s, from %s %s/%s", read.Name, listed(without), read.Resource.Kind, read.Resource.Namespace, read.Resource.Name)
+		}
 	}
-	return out
+	return out, waits
 }
 
 // ending says how the end of an Application goes.

@@ -14,7 +14,6 @@ import (
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"github.com/fluxcd/pkg/runtime/predicates"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -103,7 +102,7 @@ func (r *PluginConfigReconciler) Reconcile(ctx context.Context, req ctrl.Request
 	cached = r.written.latest(cached)
 	config := cached.DeepCopy()
 	defer func() {
-		err = errors.Join(err, r.patchStatus(ctx, cached, config))
+		err = errors.Join(err, r.written.patch(ctx, r.Client, r.EventRecorder, cached, config))
 		r.RecordDuration(ctx, config, start)
 	}()
 
@@ -305,18 +304,4 @@ func (b *broughtPlugin) ready() string {
 		return string(metav1.ConditionUnknown)
 	}
 	return string(metav1.ConditionFalse)
-}
-
-// patchStatus writes the status if it has changed, in one request, as for an Application.
-func (r *PluginConfigReconciler) patchStatus(ctx context.Context, before, after *kuratorv1.PluginConfig) error {
-	if equality.Semantic.DeepEqual(before.Status, after.Status) {
-		return nil
-	}
-	announce(r.EventRecorder, before, after)
-	written := after.DeepCopy()
-	if err := r.Status().Patch(ctx, written, client.MergeFrom(before), client.FieldOwner(FieldOwner)); err != nil {
-		return client.IgnoreNotFound(err)
-	}
-	r.written.remember(written)
-	return nil
 }
