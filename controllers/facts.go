@@ -157,7 +157,7 @@ func (f *Facts) observed(fleet *fleetv1.Fleet, name string, reads []plugin.Read,
 			switch {
 			case value == nil:
 			case read.Secret:
-				secrets[read.Name] = fmt.Sprint(value)
+				secrets[read.Key()] = fmt.Sprint(value)
 			case read.Member != "":
 				o.Facts[read.Name] = value
 			default:
@@ -207,6 +207,9 @@ func (f *Facts) store(ref memberRef, read map[factKey]gotFact) (next time.Durati
 		}
 		if got.value == nil {
 			next = missingFactInterval
+		}
+		if got.err != "" {
+			got.value = f.got[ref][key].value
 		}
 		if was, ok := f.got[ref][key]; !ok || fmt.Sprint(was.value) != fmt.Sprint(got.value) || was.err != got.err {
 			wake[key.fleet] = true

@@ -64,23 +64,25 @@ func (r *FactReconciler) Reconcile(ctx context.Context, ref memberRef) (reconcil
 	if !conditions.IsReady(m.object) || deleting(m.object) {
 		return reconcile.Result{RequeueAfter: missingFactInterval}, nil // what is known of it stays
 	}
-	p, err := r.connect(ctx, m)
-	if err != nil {
-		return reconcile.Result{RequeueAfter: missingFactInterval}, nil // the look at its health says what is wrong
-	}
-	ctx, cancel := context.WithTimeout(ctx, m.timeout())
-	defer cancel()
-	defer p.client.CloseIdleConnections()
 	read := map[factKey]gotFact{}
+	p, err := r.connect(ctx, m)
+	if err == nil {
+		defer p.client.CloseIdleConnections()
+	}
+	timed, cancel := context.WithTimeout(ctx, m.timeout())
+	defer cancel()
 	for key, w := range wanted {
-		value, err := p.fact(ctx, &w)
-		if ctx.Err() != nil {
-			return reconcile.Result{RequeueAfter: missingFactInterval}, nil
+		value, failed := any(nil), err
+		if failed == nil {
+			value, failed = p.fact(timed, &w)
 		}
 		read[key] = gotFact{value: value}
-		if err != nil {
-			read[key] = gotFact{err: shorten(err.Error())}
+		if failed != nil { // what was known stays, and nobody waits for this member
+			read[key] = gotFact{err: shorten(failed.Error())}
 		}
+	}
+	if ctx.Err() != nil {
+		return reconcile.Result{}, nil // the controller stops, which says nothing about the member
 	}
 	return reconcile.Result{RequeueAfter: r.Facts.store(ref, read)}, nil
 }

@@ -135,7 +135,7 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Flee
 		status.Message = fmt.Sprintf("reads from member %s what others of its components need", unread)
 		return known(), nil
 	}
-	if observed.Kept, err = r.keep(ctx, fleet, registered.Plugin, secrets); err != nil {
+	if observed.Kept, err = r.keep(ctx, fleet, registered.Plugin, reads, secrets); err != nil {
 		return known(), err
 	}
 	in.Observed = observed

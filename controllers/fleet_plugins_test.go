@@ -172,8 +172,8 @@ func TestFleetPluginFacts(t *testing.T) {
 		g.Expect(string(policyValues(h.app("plugin-prod-metric"), "thanos"))).To(ContainSubstring("dns+lb.example.org:10901"))
 		kept := &corev1.Secret{}
 		h.get(kept, "plugin-prod-submariner")
-		g.Expect(string(kept.Data["brokerToken"])).To(Equal("tell-nobody"))
-		g.Expect(string(kept.Data["brokerCA"])).To(Equal(base64.StdEncoding.EncodeToString([]byte("authority"))))
+		g.Expect(string(kept.Data["brokerToken.a"])).To(Equal("tell-nobody"))
+		g.Expect(string(kept.Data["brokerCA.a"])).To(Equal(base64.StdEncoding.EncodeToString([]byte("authority"))))
 		g.Expect(kept.Data["psk"]).To(Equal(psk.Data["psk"]))
 		g.Expect(holds(h.app("plugin-prod-submariner"))).To(BeEmpty())
 	}).WithTimeout(40 * time.Second).Should(Succeed())

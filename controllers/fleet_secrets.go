@@ -40,12 +40,17 @@ type keptSecret struct {
 
 // keep writes the Secret of a plugin on the hub: what is generated, once, and the secret facts that were read. It returns
 // the keys that the Secret has. A fact that is not known stays what it was.
-func (r *FleetReconciler) keep(ctx context.Context, fleet *fleetv1.Fleet, p *plugin.Plugin, secrets map[string]string) (map[string]bool, error) {
-	wants := len(p.Spec.Generated) > 0
-	for i := range p.Spec.Facts {
-		wants = wants || p.Spec.Facts[i].Secret
+func (r *FleetReconciler) keep(ctx context.Context, fleet *fleetv1.Fleet, p *plugin.Plugin, reads []plugin.Read, secrets map[string]string) (map[string]bool, error) {
+	wanted := map[string]bool{}
+	for _, g := range p.Spec.Generated {
+		wanted[g.Name] = true
 	}
-	if !wants {
+	for i := range reads {
+		if reads[i].Secret {
+			wanted[reads[i].Key()] = true
+		}
+	}
+	if len(wanted) == 0 {
 		return nil, nil
 	}
 	key := types.NamespacedName{Namespace: fleet.Namespace, Name: plugin.Name(fleet.Name, p.Metadata.Name)}
@@ -71,6 +76,7 @@ func (r *FleetReconciler) keep(ctx context.Context, fleet *fleetv1.Fleet, p *plu
 	}
 	data := map[string][]byte{}
 	maps.Copy(data, live.Data)
+	maps.DeleteFunc(data, func(key string, _ []byte) bool { return !wanted[key] }) // of a member that was read before
 	for _, g := range p.Spec.Generated {
 		if len(data[g.Name]) == 0 {
 			text, err := random(g.Length)

@@ -148,6 +148,10 @@ func TestBrokerThatIsNotReady(t *testing.T) {
 	r = render(t, "submariner", `submariner: {`+cidrs+`}`, `plugins: {submariner: {facts: {brokerServer: "a:6443"}, kept: [brokerToken, brokerCA, psk]}}`)
 	g.Expect(held(policy(r, "operator"))).To(BeEmpty())
 	g.Expect(value(t, r, "operator", "broker|server")).To(HaveEach("a:6443"))
+
+	// The token of another broker is none.
+	r = render(t, "submariner", `submariner: {brokerCluster: beta, `+cidrs+`}`, `plugins: {submariner: {facts: {brokerServer: "b:6443"}, kept: [brokerToken.alpha, brokerCA.alpha, psk]}}`)
+	g.Expect(held(policy(r, "operator"))).To(ConsistOf("waits for brokerToken, from Secret submariner-k8s-broker/submariner-k8s-broker-client-token of member beta"))
 }
 
 // Kurator's fault 6: it died of these providers.
@@ -262,7 +266,7 @@ func TestNoSecretInValues(t *testing.T) {
 		g.Expect(v.Literal).To(BeTrue())
 		from = append(from, v.ValuesKey+" "+v.TargetPath)
 	}
-	g.Expect(from).To(ConsistOf("brokerToken broker.token", "brokerCA broker.ca", "psk ipsec.psk"))
+	g.Expect(from).To(ConsistOf("brokerToken.alpha broker.token", "brokerCA.alpha broker.ca", "psk ipsec.psk"))
 	for _, f := range plugins(t)["submariner"].Spec.Facts {
 		g.Expect(f.Secret).To(Equal(f.Name != "brokerServer"), f.Name)
 	}

@@ -76,6 +76,12 @@ func parse(t testing.TB, text string) (inputs []Input) {
 			}
 			for _, name := range of.Kept {
 				in.Observed.Kept[name] = true
+				reads, _ := plugins(t)[u.Name].Reads(in) // an error is that of Render, too
+				for _, read := range reads {
+					if read.Secret && read.Name == name {
+						in.Observed.Kept[read.Key()] = true
+					}
+				}
 			}
 			inputs = append(inputs, in)
 		}

@@ -81,6 +81,9 @@ type Read struct {
 	Resource *ResourceReference
 }
 
+// Key is where a secret fact is in the plugin's Secret on the hub: that of another member is another one.
+func (r *Read) Key() string { return r.Name + "." + r.Member }
+
 // InvalidError says why a plugin cannot be rendered for a fleet: only a change of what is declared mends it.
 type InvalidError struct{ error }
 
@@ -439,7 +442,7 @@ func (r *rendering) missing(k *Component) string {
 		f := r.fact(name)
 		switch {
 		case f == nil || f.Secret:
-			if r.in.Observed.Kept[name] {
+			if r.in.Observed.Kept[r.kept(name)] {
 				continue
 			}
 		case r.in.Observed.Facts[name] != nil:
@@ -457,6 +460,16 @@ func (r *rendering) missing(k *Component) string {
 		return fmt.Sprintf("waits for %s, from the kubeconfig of member %s", name, on)
 	}
 	return ""
+}
+
+// kept returns where a secret fact, or what is generated, is in the plugin's Secret.
+func (r *rendering) kept(name string) string {
+	for i := range r.out.Reads {
+		if read := &r.out.Reads[i]; read.Name == name && read.Secret {
+			return read.Key()
+		}
+	}
+	return name
 }
 
 // differences adds an override for every way in which members differ, and one that holds those that cannot have the component.
@@ -583,7 +596,7 @@ func (r *rendering) chart(policy *appsv1.ApplicationSyncPolicy, k *Component) er
 				continue
 			}
 		} else {
-			ref.Name, ref.ValuesKey = Name(r.in.Fleet.Name, r.Metadata.Name), cmp.Or(v.Fact, v.Generated)
+			ref.Name, ref.ValuesKey = Name(r.in.Fleet.Name, r.Metadata.Name), r.kept(cmp.Or(v.Fact, v.Generated))
 		}
 		h.ValuesFrom = append(h.ValuesFrom, ref)
 	}
