@@ -22,7 +22,7 @@ func TestAdmission(t *testing.T) {
 	kinds := map[string]int{}
 	for path, manifest := range manifests {
 		for _, o := range s.decode(manifest) {
-			if !strings.HasSuffix(o.GroupVersionKind().Group, ".kurator.dev") {
+			if !strings.HasSuffix("."+o.GroupVersionKind().Group, ".kurator.dev") {
 				continue
 			}
 			s.Expect(env.Hub.CreateNamespace(s.ctx, o.GetNamespace())).To(Succeed())
@@ -31,7 +31,7 @@ func TestAdmission(t *testing.T) {
 			kinds[o.GetKind()]++
 		}
 	}
-	s.Expect(names(kinds)).To(Equal([]string{"Application", "AttachedCluster", "Cluster", "ClusterConfig", "Fleet"}))
+	s.Expect(names(kinds)).To(Equal([]string{"Application", "AttachedCluster", "Cluster", "ClusterConfig", "Fleet", "PluginConfig"}))
 
 	t.Log("what would only fail on the members later is refused, with what to do")
 	for says, change := range map[string][]string{

@@ -48,8 +48,8 @@ type id struct{ kind, namespace, name string }
 func (s Source) Read() (*Set, error) {
 	set := &Set{admissions: admissions{}, positions: map[id]Position{}}
 	err := set.read(s.Paths, s, false)
-	if len(set.Fleets)+len(set.Applications)+len(set.ClusterConfigs)+len(set.AttachedClusters)+len(set.Clusters) == 0 {
-		set.Warnings = append(set.Warnings, fmt.Errorf("no Fleet, Application, ClusterConfig, AttachedCluster or Cluster in %s", strings.Join(s.Paths, ", ")))
+	if len(set.Fleets)+len(set.Applications)+len(set.ClusterConfigs)+len(set.PluginConfigs)+len(set.AttachedClusters)+len(set.Clusters) == 0 {
+		set.Warnings = append(set.Warnings, fmt.Errorf("no Fleet, Application, ClusterConfig, PluginConfig, AttachedCluster or Cluster in %s", strings.Join(s.Paths, ", ")))
 	}
 	if s.Members == "" {
 		return set, err
