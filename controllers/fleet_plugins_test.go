@@ -257,6 +257,16 @@ func TestFleetPluginOrder(t *testing.T) {
 	h.fluxDoes(metav1.ConditionTrue, "done")
 	h.Eventually(func() string { return h.plugin("policy").Ready }).Should(Equal("True"))
 
+	// It fails on one: the status says where, nothing is taken away, and the other one goes on.
+	failed := h.releases()["plugin-prod-policy-kyverno-b"]
+	h.fluxDoesOne(failed, metav1.Condition{Type: "Ready", Status: metav1.ConditionFalse, Reason: "InstallFailed", Message: "no room"})
+	h.Eventually(func() string { return h.plugin("policy").Ready + " " + h.plugin("policy").Message }).Should(And(HavePrefix("False"), ContainSubstring("member b: "), ContainSubstring("no room")))
+	h.plugins("  plugin: {policy: {kyverno: {podSecurity: {}, extraArgs: {admissionController: {replicas: 4}}}}}\n")
+	h.Eventually(func() string { return string(h.releases()["plugin-prod-policy-kyverno-a"].Spec.Values.Raw) }).Should(ContainSubstring(`"replicas":4`))
+	h.Expect(names(h.releases())).To(ConsistOf(all))
+	h.fluxDoes(metav1.ConditionTrue, "done")
+	h.Eventually(func() string { return h.plugin("policy").Ready }).Should(Equal("True"))
+
 	// The end, with Flux's finalizers in place: each step is seen before the next may be.
 	for _, o := range h.children() {
 		before := o.DeepCopyObject().(client.Object)
