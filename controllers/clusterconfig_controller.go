@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	runtimectrl "github.com/fluxcd/pkg/runtime/controller"
 	"k8s.io/apimachinery/pkg/labels"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers/publisher"
 	"github.com/fleetwright/fleetwright/renderers/baseline"
 )
@@ -111,7 +113,8 @@ func (r *ClusterConfigReconciler) passOn(ctx context.Context, config *clusterv1.
 	if err != nil {
 		return err
 	}
-	return r.delivery(config).passOn(ctx, apps, suspended(config, config.Spec.Suspend))
+	return r.delivery(config).passOn(ctx, apps, suspended(config, config.Spec.Suspend),
+		fleetv1.AllowPruneAnnotation, fleetv1.ReconcileAnnotation, meta.ReconcileRequestAnnotation, fleetv1.PauseAnnotation)
 }
 
 // Baselines remembers what ClusterConfigs were rendered to, one generation of each.

@@ -162,14 +162,11 @@ func (d *delivery) owns(o client.Object) bool {
 	return owner != nil && owner.Kind == d.kind.Kind && owner.Name == d.owner.GetName()
 }
 
-// mirrored are the annotations by which a user asks something of the owner that its Applications do.
-var mirrored = []string{fleetv1.AllowPruneAnnotation, fleetv1.ReconcileAnnotation, meta.ReconcileRequestAnnotation, fleetv1.PauseAnnotation}
-
 // passOn gives Applications the annotations of the owner that are for them, and pauses them while it is suspended.
-func (d *delivery) passOn(ctx context.Context, apps []appsv1.Application, suspended bool) error {
+func (d *delivery) passOn(ctx context.Context, apps []appsv1.Application, suspended bool, keys ...string) error {
 	for i := range apps {
 		change := map[string]any{}
-		for _, key := range mirrored {
+		for _, key := range keys {
 			want, ok := d.owner.GetAnnotations()[key]
 			if key == fleetv1.PauseAnnotation {
 				want, ok = fleetv1.PauseTrue, suspended

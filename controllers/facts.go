@@ -122,8 +122,9 @@ func sameRead(a, b plugin.Read) bool {
 }
 
 // observed returns what is known of the facts of a plugin. What is secret comes apart. Of a member that was not read since
-// the process began, the endpoints in the status of the fleet are known; unread is one that is ready, and will be read.
-func (f *Facts) observed(fleet *fleetv1.Fleet, name string, reads []plugin.Read, members []member.Member) (o plugin.Observed, secrets map[string]string, unread string) {
+// the process began, the endpoints in the status of the fleet are known; unread is one that has to be read first: because it
+// is ready, and will be, or because the plugin was delivered with what was known of it before.
+func (f *Facts) observed(fleet *fleetv1.Fleet, name string, reads []plugin.Read, members []member.Member, delivered bool) (o plugin.Observed, secrets map[string]string, unread string) {
 	o = plugin.Observed{Facts: map[string]any{}, OfMembers: map[member.Key]map[string]any{}}
 	secrets = map[string]string{}
 	last := map[member.Key]map[string]string{}
@@ -148,7 +149,8 @@ func (f *Facts) observed(fleet *fleetv1.Fleet, name string, reads []plugin.Read,
 			ref := memberRef{types.NamespacedName{Namespace: fleet.Namespace, Name: m.Name}, m.Kind}
 			got, ok := f.got[ref][factKey{fleet.Name, name, read.Name}]
 			value := got.value
-			if !ok && m.Ready && unread == "" {
+			// Of one that cannot be read, what the others need of it would be taken for not there.
+			if _, lasting := last[m.Key()][read.Name]; !ok && !lasting && (m.Ready || read.Member != "" && delivered) && unread == "" {
 				unread = m.Name
 			}
 			if address := last[m.Key()][read.Name]; value == nil && address != "" && (!ok || got.err != "") {

@@ -33,6 +33,7 @@ import (
 	"github.com/fleetwright/fleetwright/controllers/publisher"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
 
 // +kubebuilder:rbac:groups=fleet.kurator.dev,resources=fleets,verbs=get;list;watch;patch
@@ -86,6 +87,8 @@ func (r *FleetReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 		Watches(&clusterv1.Cluster{}, whenSettled(r.fleetsOf), builder.WithPredicates(memberChanged{})).
 		// The namespaces that a ClusterConfig declares are isolated as well.
 		Watches(&clusterv1.ClusterConfig{}, whenSettled(fleetOf), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		// What one fleet has a plugin on, another one has not.
+		Watches(&fleetv1.Fleet{}, whenSettled(r.rivals), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&appsv1.Application{}, whenSettled(fleetOfOwner)).
 		Watches(&sourcev1.ExternalArtifact{}, owner).
 		Watches(&corev1.Secret{}, owner).
@@ -93,6 +96,20 @@ func (r *FleetReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 		WatchesRawSource(source.Channel(fetched, handler.EnqueueRequestsFromMapFunc(usersOfPlugins(r.Client)))).
 		WithOptions(opts).
 		Complete(r)
+}
+
+// rivals returns the other fleets of a namespace that use plugins.
+func (r *FleetReconciler) rivals(ctx context.Context, o client.Object) (requests []reconcile.Request) {
+	var fleets fleetv1.FleetList
+	if err := r.List(ctx, &fleets, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopy); err != nil {
+		return nil // the cache knows no error
+	}
+	for i := range fleets.Items {
+		if f := &fleets.Items[i]; f.Name != o.GetName() && len(plugin.Uses(f)) > 0 {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(f)})
+		}
+	}
+	return requests
 }
 
 func fleetOfOwner(_ context.Context, o client.Object) []reconcile.Request {

@@ -46,12 +46,7 @@ func (r *FleetReconciler) delivery(fleet *fleetv1.Fleet) *delivery {
 // deliverPlugins brings the plugins of a fleet to what it declares. What is wrong with one is in its status, and hinders no
 // other one; an error is one to try again for.
 func (r *FleetReconciler) deliverPlugins(ctx context.Context, fleet *fleetv1.Fleet, members []member.Member) error {
-	uses, err := plugin.Uses(fleet)
-	if err != nil {
-		fleet.Status.Plugins = nil
-		setStalled(fleet, invalidReason, err)
-		return nil
-	}
+	uses := plugin.Uses(fleet)
 	if len(uses) == 0 && !controllerutil.ContainsFinalizer(fleet, FleetFinalizer) {
 		fleet.Status.Plugins, fleet.Status.PluginEndpoints = nil, nil
 		return nil
@@ -92,7 +87,7 @@ func (r *FleetReconciler) deliverPlugins(ctx context.Context, fleet *fleetv1.Fle
 	for i := range apps {
 		if !wanted[apps[i].Name] {
 			unwanted = true
-			fleet.Status.Plugins = append(fleet.Status.Plugins, fleetv1.PluginStatus{Name: apps[i].Name, Application: apps[i].Name,
+			fleet.Status.Plugins = append(fleet.Status.Plugins, fleetv1.PluginStatus{Name: strings.TrimPrefix(apps[i].Name, "plugin-"+fleet.Name+"-"), Application: apps[i].Name,
 				Ready: string(metav1.ConditionFalse), Reason: endingReason, Message: ending(&apps[i])})
 		}
 	}
@@ -112,7 +107,7 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Flee
 	}
 	registered, err := r.Plugins.Get(fleet.Namespace, use.Name)
 	if err != nil {
-		status.Reason, status.Message = unknownPluginReason, err.Error()
+		status.Reason, status.Message = unknownPluginReason, err.Error()+": what was installed stays as it is"
 		if errors.Is(err, errPluginNotLoaded) {
 			status.Ready, status.Reason = string(metav1.ConditionUnknown), pluginNotLoadedReason
 		}
@@ -120,19 +115,28 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Flee
 	}
 	use.Config = application.MergeValues(registered.Config, use.Config)
 	invalid := func(err error) ([]fleetv1.PluginEndpoint, error) {
-		status.Reason, status.Message = invalidReason, fmt.Sprintf("%s: %s: what was installed stays", use.Path, shorten(err.Error()))
+		status.Reason, status.Message = invalidReason, fmt.Sprintf("%s: %s: what was installed stays as it is", use.Path, shorten(err.Error()))
 		return known(), nil
 	}
 	in := plugin.Input{Fleet: fleet, Use: *use, Members: members}
+	if in.Taken, err = r.taken(ctx, fleet, use.Name); err != nil {
+		return known(), err
+	}
 	reads, err := registered.Reads(in)
 	if err != nil {
 		return invalid(err)
 	}
 	r.Facts.want(fleet, use.Name, registered.Plugin, reads, members)
-	observed, secrets, unread := r.Facts.observed(fleet, use.Name, reads, members)
+	live := &appsv1.Application{}
+	err = r.Get(ctx, types.NamespacedName{Namespace: fleet.Namespace, Name: status.Application}, live, client.UnsafeDisableDeepCopyOption(true))
+	if client.IgnoreNotFound(err) != nil {
+		return known(), err
+	}
+	status.Members = live.Status.Members.Summary
+	observed, secrets, unread := r.Facts.observed(fleet, use.Name, reads, members, err == nil)
 	if unread != "" {
 		status.Ready, status.Reason = string(metav1.ConditionUnknown), readingFactsReason
-		status.Message = fmt.Sprintf("reads from member %s what others of its components need", unread)
+		status.Message = fmt.Sprintf("waits for what is read from member %s: what was installed stays as it is", unread)
 		return known(), nil
 	}
 	if observed.Kept, err = r.keep(ctx, fleet, registered.Plugin, reads, secrets); err != nil {
@@ -167,12 +171,43 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Flee
 		return known(), err
 	}
 	apps = slices.DeleteFunc(slices.Clone(apps), func(a appsv1.Application) bool { return a.Name != rendered.Application.Name })
-	if err := d.passOn(ctx, apps, false); err != nil {
+	if err := d.passOn(ctx, apps, false, fleetv1.ReconcileAnnotation, meta.ReconcileRequestAnnotation); err != nil {
 		return known(), err
 	}
 	endpoints, waits := endpointsOf(use.Name, reads, members, observed)
 	judgePlugin(status, apps, waits, append(rendered.Warnings, r.Facts.problems(fleet, use.Name)...))
 	return endpoints, nil
+}
+
+// taken returns the members that an older fleet has a plugin on, and that fleet: two would undo each other's work.
+func (r *FleetReconciler) taken(ctx context.Context, fleet *fleetv1.Fleet, name string) (map[string]string, error) {
+	var fleets fleetv1.FleetList
+	if err := r.List(ctx, &fleets, client.InNamespace(fleet.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, err
+	}
+	var out map[string]string
+	for i := range fleets.Items {
+		other := &fleets.Items[i]
+		older := other.CreationTimestamp.Before(&fleet.CreationTimestamp) || other.CreationTimestamp.Equal(&fleet.CreationTimestamp) && other.Name < fleet.Name
+		if other.Name == fleet.Name || !older || !slices.ContainsFunc(plugin.Uses(other), func(u plugin.Use) bool { return strings.EqualFold(u.Name, name) }) {
+			continue
+		}
+		clusters, err := listClusters(ctx, r.Client, fleet.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		members, err := member.Resolve(other, clusters)
+		if err != nil {
+			continue // what is wrong with it is in its own status
+		}
+		for i := range members {
+			if out == nil {
+				out = map[string]string{}
+			}
+			out[members[i].Name] = other.Name
+		}
+	}
+	return out, nil
 }
 
 // pluginApplications returns the Applications of the plugins of a fleet, from the cache.
@@ -263,11 +298,7 @@ func (r *FleetReconciler) patchFinalizer(ctx context.Context, fleet *fleetv1.Fle
 
 // pluginArtifacts renders and stores what the plugins of a fleet publish. What cannot be rendered is said by the leader.
 func pluginArtifacts(ctx context.Context, plugins *Plugins, p publisher.Publisher, fleet *fleetv1.Fleet) error {
-	uses, err := plugin.Uses(fleet)
-	if err != nil {
-		return nil //nolint:nilerr // the leader says so
-	}
-	for _, use := range uses {
+	for _, use := range plugin.Uses(fleet) {
 		registered, err := plugins.Get(fleet.Namespace, use.Name)
 		if err != nil {
 			continue

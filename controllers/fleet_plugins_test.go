@@ -3,6 +3,7 @@ package controllers
 import (
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -305,4 +306,28 @@ func (h *hub) children() (all []client.Object) {
 		all = append(all, r)
 	}
 	return all
+}
+
+// TestTwoFleetsOnePlugin holds that a plugin is the older fleet's where two fleets with it have a member.
+func TestTwoFleetsOnePlugin(t *testing.T) {
+	h := newHub(t)
+	h.attach("a", "b", "c")
+	h.start()
+	h.plugins("  plugin: {policy: {kyverno: {}}}\n")
+	h.Eventually(h.kustomizations).Should(HaveLen(2))
+	h.Eventually(func() bool { // creation times are in seconds
+		f := &fleetv1.Fleet{}
+		h.get(f, "prod")
+		return time.Since(f.CreationTimestamp.Time) > 1100*time.Millisecond
+	}).Should(BeTrue())
+	h.apply("apiVersion: fleet.kurator.dev/v1alpha1\nkind: Fleet\nmetadata: {name: another}\nspec:\n  clusters: [{name: b}, {name: c}]\n  plugin: {policy: {kyverno: {}}}\n")
+	h.Eventually(func() []string { return names(h.kustomizations()) }).Should(ConsistOf(
+		"plugin-prod-policy-namespaces-a", "plugin-prod-policy-namespaces-b", "plugin-another-policy-namespaces-c"))
+	h.Eventually(func() string { return fmt.Sprint(h.app("plugin-another-policy").Status.Members.NotReady) }).Should(ContainSubstring("Fleet prod has plugin policy there"))
+	h.Consistently(func() []string { return names(h.kustomizations()) }).WithTimeout(time.Second).ShouldNot(ContainElement("plugin-another-policy-namespaces-b"))
+	h.Expect(holds(h.app("plugin-prod-policy"))).To(BeEmpty())
+
+	// It is the other's when the older one goes.
+	h.Expect(h.Delete(t.Context(), &fleetv1.Fleet{ObjectMeta: metav1.ObjectMeta{Name: "prod", Namespace: h.ns}})).To(Succeed())
+	h.Eventually(func() []string { h.endChildren(); return names(h.kustomizations()) }).Should(ConsistOf("plugin-another-policy-namespaces-b", "plugin-another-policy-namespaces-c"))
 }

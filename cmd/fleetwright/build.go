@@ -106,7 +106,7 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 	}
 	var from composed
 	set.Declared, from.plugins = plugin.Compose(set.Declared, func(namespace, name string) (*plugin.Plugin, map[string]any) {
-		return known[name], pluginConfig(set, namespace, name)
+		return known[name], pluginConfig(set, namespace, name) // no PluginConfig has one of the catalog
 	})
 	set.Declared, from.baselines = baseline.Compose(set.Declared)
 	if err := o.checkNames(set); err != nil {

@@ -177,11 +177,7 @@ func renderSample(p *plugin.Plugin, config *apiextensionsv1.JSON) (*plugin.Rende
 		fleet.Spec.Clusters = append(fleet.Spec.Clusters, fleetv1.FleetCluster{Name: name})
 		in.Members = append(in.Members, member.Member{Name: name, Kind: clusterv1.AttachedClusterKind, Ready: true})
 	}
-	uses, err := plugin.Uses(fleet)
-	if err != nil {
-		return nil, err
-	}
-	in.Use = uses[0]
+	in.Use = plugin.Uses(fleet)[0]
 	return p.Render(in)
 }
 

@@ -54,7 +54,7 @@ func TestPluginOfTheDocs(t *testing.T) {
 		"{message: a, replica: 1}":  "config.replica: unknown field",
 		"{message: a, replicas: 0}": "config.replicas: Invalid value: 0",
 		"{message: TODO}":           "message: TODO: say something",
-		"[a]":                       "spec.plugins[0].config: has to be a map",
+		"[a]":                       "config: has to be a map",
 	} {
 		r := fleetwright(config, "plugin", "lint", folder, "--config", "-")
 		g.Expect(r.code).To(Equal(exitFailed), config)

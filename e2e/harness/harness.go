@@ -25,6 +25,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	kuratorv1 "github.com/fleetwright/fleetwright/api/kurator/v1alpha1"
 )
 
 // Scheme knows all kinds that tests and the demo deal with.
@@ -33,7 +34,7 @@ var Scheme = func() *runtime.Scheme {
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme,
 		sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme,
-		fleetv1.AddToScheme, appsv1.AddToScheme, clusterv1.AddToScheme,
+		fleetv1.AddToScheme, appsv1.AddToScheme, clusterv1.AddToScheme, kuratorv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err)

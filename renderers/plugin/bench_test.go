@@ -30,10 +30,7 @@ spec:
 	if err != nil {
 		b.Fatal(err)
 	}
-	uses, err := Uses(fleet)
-	if err != nil {
-		b.Fatal(err)
-	}
+	uses := Uses(fleet)
 	in := Input{Fleet: fleet, Observed: Observed{OfMembers: map[member.Key]map[string]any{}}}
 	for i := range 5000 {
 		m := member.Member{Name: fmt.Sprintf("member-%04d", i), Kind: "AttachedCluster", Ready: true, Kubernetes: fmt.Sprintf("v1.%d.0", 32+i%3), Labels: map[string]string{"env": "prod"}}

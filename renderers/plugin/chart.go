@@ -31,9 +31,12 @@ func (r *rendering) chart(policy *appsv1.ApplicationSyncPolicy, k *Component) er
 			chart.Repository, chart.Name, chart.Version = cmp.Or(c.Repository, chart.Repository), cmp.Or(c.Name, chart.Name), cmp.Or(c.Version, chart.Version)
 		}
 	}
-	namespace, err := r.env.text(k.Namespace, varConfig, r.values)
+	if err := checkRepository(chart.Repository); err != nil {
+		return err
+	}
+	namespace, err := r.some("namespace", k.Namespace)
 	if err != nil {
-		return fmt.Errorf("namespace: %w", err)
+		return err
 	}
 	got, _, err := r.env.expand(k.Values, varFleet, r.values, "values")
 	if err != nil {
@@ -44,11 +47,14 @@ func (r *rendering) chart(policy *appsv1.ApplicationSyncPolicy, k *Component) er
 	if err != nil {
 		return err
 	}
-	release, err := r.env.text(cmp.Or(k.Release, lower(k.Name)), varConfig, r.values)
+	release, err := r.some("release", cmp.Or(k.Release, lower(k.Name)))
 	if err != nil {
-		return fmt.Errorf("release: %w", err)
+		return err
 	}
-	h := r.release(release, namespace, application.MergeValues(values, user))
+	h, err := r.release(release, namespace, application.MergeValues(values, user))
+	if err != nil {
+		return err
+	}
 	crds := helmv2.CRDsPolicy(cmp.Or(k.CRDs, string(helmv2.CreateReplace)))
 	h.Install, h.Upgrade = &helmv2.Install{CRDs: crds}, &helmv2.Upgrade{CRDs: crds}
 	h.HealthCheckExprs = k.HealthCheckExprs
@@ -93,16 +99,41 @@ func source(c Chart) (*appsv1.ApplicationSource, *appsv1.HelmChartTemplate) {
 // maxReleaseName is Helm's own limit.
 const maxReleaseName = 53
 
-func (r *rendering) release(name, namespace string, values map[string]any) *appsv1.HelmRelease {
+func (r *rendering) release(name, namespace string, values map[string]any) (*appsv1.HelmRelease, error) {
 	h := &appsv1.HelmRelease{
 		ReleaseName: object.Name(maxReleaseName, name), TargetNamespace: namespace, StorageNamespace: namespace,
 		Interval: &metav1.Duration{Duration: application.DefaultInterval}, Timeout: &metav1.Duration{Duration: installTimeout},
 	}
 	if len(values) > 0 {
-		b, _ := json.Marshal(values) // made of JSON
+		b, err := json.Marshal(values)
+		if err != nil {
+			return nil, fmt.Errorf("values: %w", err)
+		}
 		h.Values = &apiextensionsv1.JSON{Raw: b}
 	}
-	return h
+	return h, nil
+}
+
+// some evaluates a template that may not be empty.
+func (r *rendering) some(field, template string) (string, error) {
+	text, err := r.env.text(template, varConfig, r.values)
+	if err == nil && text == "" {
+		err = errors.New("is empty")
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", field, err)
+	}
+	return text, nil
+}
+
+// checkRepository refuses what Flux refuses.
+func checkRepository(url string) error {
+	for _, prefix := range []string{"oci://", "https://", "http://"} {
+		if strings.HasPrefix(url, prefix) {
+			return nil
+		}
+	}
+	return fmt.Errorf("chart.repository: %q: has to begin with oci:// or https://", url)
 }
 
 // options returns what the fleet says of a component: by the plugin's own field, and by its name.

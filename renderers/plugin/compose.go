@@ -43,16 +43,11 @@ func Compose(d application.Declared, find func(namespace, name string) (*Plugin,
 	}
 	d.Applications = slices.Clone(d.Applications)
 	for _, fleet := range d.Fleets {
-		uses, err := Uses(fleet)
-		if err != nil {
-			c.problem(fleet, "", application.InvalidReason, err.Error())
-			continue
-		}
 		members, err := member.Resolve(fleet, member.NewClusters(inNamespace(d.AttachedClusters, fleet.Namespace), inNamespace(d.Clusters, fleet.Namespace)))
 		if err != nil {
 			continue // what is wrong with the fleet is said where it is used
 		}
-		for _, use := range uses {
+		for _, use := range Uses(fleet) {
 			p, config := find(fleet.Namespace, use.Name)
 			if p == nil {
 				c.problem(fleet, use.Name, UnknownReason, fmt.Sprintf("%s: there is no plugin %s: name its folder with --plugin", use.Path, use.Name))

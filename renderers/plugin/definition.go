@@ -319,6 +319,9 @@ func (p *Plugin) check() error {
 	known := map[string]bool{}
 	for i, g := range s.Generated {
 		c.name(fmt.Sprintf("spec.generated[%d].name", i), g.Name, known)
+		if g.Length < 0 || g.Length > 4096 {
+			c.fail("spec.generated[%d].length: has to be between 1 and 4096", i)
+		}
 	}
 	for i := range s.Facts {
 		c.fact(fmt.Sprintf("spec.facts[%d]", i), &s.Facts[i], known)
@@ -358,10 +361,10 @@ func (c *checker) name(path, name string, known map[string]bool) {
 	if errs := validation.IsDNS1123Label(strings.ToLower(name)); len(errs) > 0 {
 		c.fail("%s: %q: has to be letters, digits and dashes", path, name)
 	}
-	if known[name] {
+	if known[name] || known[strings.ToLower(name)] {
 		c.fail("%s: there is a %s already", path, name)
 	}
-	known[name] = true
+	known[name], known[strings.ToLower(name)] = true, true
 }
 
 func (c *checker) fact(path string, f *Fact, known map[string]bool) {
@@ -389,8 +392,11 @@ func (c *checker) fact(path string, f *Fact, known map[string]bool) {
 	if f.Secret && f.Endpoint {
 		c.fail("%s.endpoint: a secret is shown nowhere", path)
 	}
-	if f.Resource != nil && f.Resource.Kind == "Secret" && !f.Secret {
+	if f.Resource != nil && !f.Secret && (strings.EqualFold(f.Resource.Kind, "Secret") || strings.EqualFold(f.Resource.Plural, "secrets")) {
 		c.fail("%s.secret: what is in a Secret is one: set secret", path)
+	}
+	if f.Resource != nil && strings.ContainsAny(f.Resource.Kind+f.Resource.Plural+f.Resource.APIVersion, "${}?#%") {
+		c.fail("%s.resource: apiVersion, kind and plural are no templates", path)
 	}
 }
 
@@ -436,6 +442,9 @@ func (c *checker) component(path string, k *Component, seen map[string]bool) {
 		for i, o := range k.Objects {
 			at := fmt.Sprintf("%s.objects[%d]", path, i)
 			c.template(at, o, varConfig)
+			if o == nil {
+				c.fail("%s: has to be an object", at)
+			}
 			if o["kind"] == "Secret" {
 				c.fail("%s: a Secret is not published: use secret", at)
 			}
@@ -450,8 +459,8 @@ func (c *checker) chart(path string, k *Component) {
 	if k.Chart.Repository == "" || k.Chart.Name == "" || k.Chart.Version == "" {
 		c.fail("%s.chart: repository, name and version are needed", path)
 	}
-	if !strings.HasPrefix(k.Chart.Repository, "oci://") && !strings.HasPrefix(k.Chart.Repository, "https://") && !strings.HasPrefix(k.Chart.Repository, "http://") {
-		c.fail("%s.chart.repository: %q: has to begin with oci:// or https://", path, k.Chart.Repository)
+	if err := checkRepository(k.Chart.Repository); err != nil {
+		c.fail("%s.%v", path, err)
 	}
 	if k.Chart.Digest != "" && !strings.HasPrefix(k.Chart.Repository, "oci://") {
 		c.fail("%s.chart.digest: is for a chart of oci://", path)

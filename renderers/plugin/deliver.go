@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -56,7 +57,14 @@ func (r *rendering) files(k *Component) (patches []kustomize.Patch, err error) {
 	}
 	var objects []*unstructured.Unstructured
 	for i, item := range got.([]any) {
-		o := &unstructured.Unstructured{Object: item.(map[string]any)}
+		fields, ok := item.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("objects[%d]: has to be an object", i)
+		}
+		o := &unstructured.Unstructured{Object: fields}
+		if o.GetKind() == "Secret" || strings.HasSuffix(o.GetKind(), "List") {
+			return nil, fmt.Errorf("objects[%d]: a %s is not published: use secret, and objects one by one", i, o.GetKind())
+		}
 		if o.GetAPIVersion() == "" || o.GetKind() == "" || o.GetName() == "" {
 			return nil, fmt.Errorf("objects[%d]: apiVersion, kind and metadata.name are needed", i)
 		}
@@ -99,15 +107,17 @@ func (r *rendering) secret(policy *appsv1.ApplicationSyncPolicy, k *Component) e
 		}
 		data[key] = parts
 	}
-	name, err := r.env.text(k.Secret.Name, varConfig, r.values)
+	name, err := r.some("secret.name", k.Secret.Name)
 	if err != nil {
-		return fmt.Errorf("secret: %w", err)
+		return err
 	}
-	namespace, err := r.env.text(k.Secret.Namespace, varConfig, r.values)
+	namespace, err := r.some("secret.namespace", k.Secret.Namespace)
 	if err != nil {
-		return fmt.Errorf("secret: %w", err)
+		return err
 	}
-	policy.Helm = r.release(lower(k.Name), namespace, map[string]any{"name": name, "data": data})
+	if policy.Helm, err = r.release(lower(k.Name), namespace, map[string]any{"name": name, "data": data}); err != nil {
+		return err
+	}
 	policy.Helm.ValuesFrom = from
 	policy.Source = &appsv1.ApplicationSource{SourceRef: &appsv1.SourceReference{
 		Kind: sourcev1.ExternalArtifactKind, Name: ChartName(r.in.Fleet.Name, r.Metadata.Name)}}

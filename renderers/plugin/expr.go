@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +17,7 @@ import (
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
 	"github.com/google/cel-go/ext"
+	"github.com/google/cel-go/interpreter"
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
@@ -30,8 +33,15 @@ const (
 	varObject variables = "object"
 )
 
-// maxCost bounds what one expression may do: the rules about a few hundred members that look at each pair of them do.
-const maxCost = 50_000_000
+const (
+	// maxCost bounds what one expression may do, in the units of Kubernetes, and maxSpent what all of a rendering may do: rules
+	// that look at each pair of a few hundred members are well below.
+	maxCost  = 5_000_000
+	maxSpent = 20_000_000
+	// maxText and maxList bound, in bytes and items, what the functions make whose cost CEL does not know.
+	maxText = 1 << 20
+	maxList = 10_000
+)
 
 // environment compiles expressions, and remembers them.
 type environment struct {
@@ -63,6 +73,12 @@ func newEnvironment() (*environment, error) {
 	return e, nil
 }
 
+// evaluation evaluates expressions for one rendering.
+type evaluation struct {
+	*environment
+	spent uint64
+}
+
 // program compiles an expression.
 func (e *environment) program(text string, vars variables) (cel.Program, error) {
 	e.mu.Lock()
@@ -76,7 +92,7 @@ func (e *environment) program(text string, vars variables) (cel.Program, error) 
 		first := issues.Errors()[0]
 		return nil, fmt.Errorf("%s: %s", text, first.Message)
 	}
-	p, err := e.envs[vars].Program(compiled, cel.CostLimit(maxCost))
+	p, err := e.envs[vars].Program(compiled, cel.CostLimit(maxCost), cel.CustomDecorator(bounded))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", text, err)
 	}
@@ -85,12 +101,18 @@ func (e *environment) program(text string, vars variables) (cel.Program, error) 
 }
 
 // eval evaluates an expression to a JSON value. It is false if that is an empty optional.
-func (e *environment) eval(text string, vars variables, values map[string]any) (any, bool, error) {
+func (e *evaluation) eval(text string, vars variables, values map[string]any) (any, bool, error) {
 	p, err := e.program(text, vars)
 	if err != nil {
 		return nil, false, err
 	}
-	out, _, err := p.Eval(values)
+	if e.spent > maxSpent {
+		return nil, false, errors.New("the expressions of the plugin do too much: say it simpler")
+	}
+	out, details, err := p.Eval(values)
+	if details != nil && details.ActualCost() != nil {
+		e.spent += *details.ActualCost()
+	}
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", strings.Join(strings.Fields(text), " "), err)
 	}
@@ -102,7 +124,7 @@ func (e *environment) eval(text string, vars variables, values map[string]any) (
 }
 
 // holds evaluates an expression that has to be true or false. An empty one holds.
-func (e *environment) holds(text string, vars variables, values map[string]any) (bool, error) {
+func (e *evaluation) holds(text string, vars variables, values map[string]any) (bool, error) {
 	if text == "" {
 		return true, nil
 	}
@@ -118,7 +140,7 @@ func (e *environment) holds(text string, vars variables, values map[string]any) 
 }
 
 // text evaluates a template that has to be a string. An empty optional is an empty one.
-func (e *environment) text(template string, vars variables, values map[string]any) (string, error) {
+func (e *evaluation) text(template string, vars variables, values map[string]any) (string, error) {
 	v, _, err := e.expand(template, vars, values, "")
 	if err != nil || v == nil {
 		return "", err
@@ -131,7 +153,7 @@ func (e *environment) text(template string, vars variables, values map[string]an
 }
 
 // expand evaluates the templates in the strings of a JSON value. It is false if the value itself is to be left out.
-func (e *environment) expand(value any, vars variables, values map[string]any, path string) (any, bool, error) {
+func (e *evaluation) expand(value any, vars variables, values map[string]any, path string) (any, bool, error) {
 	switch v := value.(type) {
 	case map[string]any:
 		out := make(map[string]any, len(v))
@@ -291,6 +313,64 @@ func closing(s string) int {
 	return -1
 }
 
+// bounded guards the functions that can make much of little, before they do: CEL counts what they cost afterwards.
+func bounded(i interpreter.Interpretable) (interpreter.Interpretable, error) {
+	call, ok := i.(interpreter.InterpretableCall)
+	if !ok {
+		return i, nil
+	}
+	switch call.Function() {
+	case "lists.range", "replace", "join", "format":
+		return guard{call}, nil
+	}
+	return i, nil
+}
+
+type guard struct{ interpreter.InterpretableCall }
+
+func (g guard) Eval(vars interpreter.Activation) ref.Val {
+	args := make([]ref.Val, len(g.Args()))
+	for i, a := range g.Args() {
+		args[i] = a.Eval(vars)
+	}
+	if tooMuch(g.Function(), args) {
+		return types.NewErr("%s makes too much: %d bytes or %d items at most", g.Function(), maxText, maxList)
+	}
+	return g.InterpretableCall.Eval(vars)
+}
+
+var wide = regexp.MustCompile(`[0-9]{3,}`)
+
+// tooMuch says whether a function would make too much of its arguments. What is of another type fails by itself.
+func tooMuch(function string, args []ref.Val) bool {
+	text := func(i int) string {
+		if i < len(args) {
+			if s, ok := args[i].(types.String); ok {
+				return string(s)
+			}
+		}
+		return ""
+	}
+	switch function {
+	case "lists.range":
+		n, ok := args[0].(types.Int)
+		return ok && n > maxList
+	case "replace":
+		return len(text(0))+strings.Count(text(0), text(1))*len(text(2)) > maxText
+	case "format":
+		return len(text(0)) > maxText || wide.MatchString(text(0)) // a precision
+	}
+	total := 0
+	if list, ok := args[0].(traits.Lister); ok {
+		for it := list.Iterator(); it.HasNext() == types.True && total <= maxText; {
+			if s, ok := it.Next().(types.String); ok {
+				total += len(s) + len(text(1))
+			}
+		}
+	}
+	return total > maxText
+}
+
 // toJSON makes a JSON value of what an expression is. It is false for an empty optional.
 func toJSON(v ref.Val) (any, bool, error) {
 	switch v := v.(type) {
@@ -308,6 +388,9 @@ func toJSON(v ref.Val) (any, bool, error) {
 	case types.Uint:
 		return uint64(v), true, nil
 	case types.Double:
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return nil, false, errors.New("is no number that JSON has: something was divided by zero")
+		}
 		return float64(v), true, nil
 	case types.String:
 		return string(v), true, nil

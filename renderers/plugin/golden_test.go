@@ -66,9 +66,7 @@ func parse(t testing.TB, text string) (inputs []Input) {
 			m := s.Members[c.Name]
 			members = append(members, member.Member{Name: c.Name, Kind: m.Kind, Kubernetes: m.Kubernetes, Labels: m.Labels, Leaving: m.Leaving, Reason: m.Reason, Ready: m.Reason == ""})
 		}
-		uses, err := Uses(fleet)
-		g.Expect(err).NotTo(HaveOccurred())
-		for _, u := range uses {
+		for _, u := range Uses(fleet) {
 			of := s.Plugins[u.Name]
 			in := Input{Fleet: fleet, Use: u, Members: members, Observed: Observed{Facts: of.Facts, OfMembers: map[member.Key]map[string]any{}, Kept: map[string]bool{}}}
 			for name, facts := range of.OfMembers {

@@ -66,7 +66,7 @@ func (r *rendering) differences(policy *appsv1.ApplicationSyncPolicy, k *Compone
 	if err != nil {
 		return err
 	}
-	if supported == nil && len(r.Spec.MemberRules)+len(k.MemberValues) == 0 {
+	if supported == nil && len(r.Spec.MemberRules)+len(k.MemberValues)+len(r.in.Taken) == 0 {
 		return nil
 	}
 	holds, values := map[string][]string{}, map[string][]string{}
@@ -106,6 +106,9 @@ func (r *rendering) differences(policy *appsv1.ApplicationSyncPolicy, k *Compone
 
 // difference says why a member cannot have a component, or what values are its own.
 func (r *rendering) difference(k *Component, m *member.Member, supported *semver.Constraints) (hold string, values map[string]any, err error) {
+	if fleet := r.in.Taken[m.Name]; fleet != "" {
+		return fmt.Sprintf("Fleet %s has plugin %s there: take it out of one of the two", fleet, r.Metadata.Name), nil, nil
+	}
 	if v, err := semver.NewVersion(m.Kubernetes); err == nil && supported != nil {
 		// What a distribution appends, -gke.100 say, is no pre-release.
 		if released := semver.New(v.Major(), v.Minor(), v.Patch(), "", ""); !supported.Check(released) {

@@ -41,6 +41,8 @@ type Input struct {
 	Members []member.Member
 	// Observed is what was read from members.
 	Observed Observed
+	// Taken are members that another fleet has the plugin on, by name, and that fleet: there, this one has no say.
+	Taken map[string]string
 }
 
 // Observed is what was read from members, as far as it is known.
@@ -91,12 +93,13 @@ func Name(fleet, plugin string) string {
 
 // ChartName returns the name of the artifact with the chart that makes Secrets on members.
 func ChartName(fleet, plugin string) string {
-	return object.Name(application.MaxNameLength, "plugin", fleet, lower(plugin), "secret")
+	return object.Name(application.MaxNameLength, "secret-chart", fleet, lower(plugin)) // a plugin may be called x-secret
 }
 
 // rendering is the state of one Render.
 type rendering struct {
 	*Plugin
+	env    evaluation
 	in     Input
 	values map[string]any // of the variables
 	out    *Rendered
@@ -107,9 +110,13 @@ type rendering struct {
 	clusters map[member.Key]map[string]any
 }
 
+func newRendering(p *Plugin, in Input) *rendering {
+	return &rendering{Plugin: p, env: evaluation{environment: p.env}, in: in, present: map[string]bool{}, out: &Rendered{}}
+}
+
 // Render renders a plugin for a fleet. An error is an InvalidError.
 func (p *Plugin) Render(in Input) (*Rendered, error) {
-	r := &rendering{Plugin: p, in: in, present: map[string]bool{}, out: &Rendered{}}
+	r := newRendering(p, in)
 	if err := r.render(); err != nil {
 		return nil, InvalidError{err}
 	}
@@ -118,7 +125,7 @@ func (p *Plugin) Render(in Input) (*Rendered, error) {
 
 // Reads returns the facts that are to be read for a fleet; it needs no observation. An error is an InvalidError.
 func (p *Plugin) Reads(in Input) ([]Read, error) {
-	r := &rendering{Plugin: p, in: in, present: map[string]bool{}, out: &Rendered{}}
+	r := newRendering(p, in)
 	if err := r.setConfig(); err != nil {
 		return nil, InvalidError{err}
 	}
@@ -130,7 +137,7 @@ func (p *Plugin) Reads(in Input) ([]Read, error) {
 
 // Artifacts renders what is published alone: it needs neither members nor facts.
 func (p *Plugin) Artifacts(fleet *fleetv1.Fleet, use Use) (files, chart map[string][]byte, err error) {
-	r := &rendering{Plugin: p, in: Input{Fleet: fleet, Use: use}, present: map[string]bool{}, out: &Rendered{}}
+	r := newRendering(p, Input{Fleet: fleet, Use: use})
 	if err := r.setConfig(); err != nil {
 		return nil, nil, err
 	}
@@ -189,7 +196,7 @@ func (r *rendering) render() error {
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.in.Use.Components)) {
 		if !slices.ContainsFunc(r.Spec.Components, func(k Component) bool { return k.Name == name && k.Chart != nil }) {
-			return fmt.Errorf("components.%s: the plugin has no chart of that name: %s", name, strings.Join(r.charts(), ", "))
+			return fmt.Errorf("components.%s: the plugin has no chart of that name, but %s", name, cmp.Or(strings.Join(r.charts(), ", "), "none at all"))
 		}
 		if !r.present[name] {
 			r.warn("components.%s has no effect: it is not installed", name)
@@ -224,6 +231,9 @@ func (r *rendering) warn(format string, args ...any) {
 
 // setConfig sets the variables that are known without members.
 func (r *rendering) setConfig() error {
+	if r.in.Use.Err != nil {
+		return r.in.Use.Err
+	}
 	config, err := r.config()
 	if err != nil {
 		return err
@@ -232,12 +242,8 @@ func (r *rendering) setConfig() error {
 	for _, c := range r.in.Fleet.Spec.Clusters {
 		listed = append(listed, c.Name)
 	}
-	uses, err := Uses(r.in.Fleet)
-	if err != nil {
-		return err
-	}
 	plugins := []any{}
-	for _, u := range uses {
+	for _, u := range Uses(r.in.Fleet) {
 		r.plugins, plugins = append(r.plugins, u.Name), append(plugins, u.Name)
 	}
 	r.values = map[string]any{
@@ -356,7 +362,8 @@ func (r *rendering) reads() error {
 
 // Value returns what a fact is in the object that was read; nil if it is not there yet.
 func (p *Plugin) Value(f *Fact, object map[string]any) (any, error) {
-	v, ok, err := p.env.eval(f.Value, varObject, map[string]any{"object": native(object)})
+	e := evaluation{environment: p.env}
+	v, ok, err := e.eval(f.Value, varObject, map[string]any{"object": native(object)})
 	if err != nil || !ok || v == "" {
 		return nil, err
 	}

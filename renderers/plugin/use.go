@@ -3,8 +3,10 @@ package plugin
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -29,29 +31,30 @@ type Use struct {
 	// Config is what the fleet configures. Numbers are json.Number.
 	Config map[string]any
 	fleetv1.PluginOptions
+	// Err is what is wrong with it.
+	Err error
 }
 
-// Uses returns the plugins that a fleet uses, sorted by name: the fields of spec.plugin, and the items of spec.plugins.
-func Uses(fleet *fleetv1.Fleet) ([]Use, error) {
+// Uses returns the plugins that a fleet uses, sorted by name: the fields of spec.plugin, and the items of spec.plugins. What
+// is wrong with one is in its Err.
+func Uses(fleet *fleetv1.Fleet) []Use {
 	var uses []Use
 	if fleet.Spec.Plugin != nil {
-		b, err := json.Marshal(fleet.Spec.Plugin)
-		if err != nil {
-			return nil, fmt.Errorf("spec.plugin: %w", err)
-		}
-		fields, err := decode(b)
-		if err != nil {
-			return nil, fmt.Errorf("spec.plugin: %w", err)
-		}
-		for name, v := range fields {
-			u := Use{Name: name, Path: "spec.plugin." + name, Config: v.(map[string]any)}
-			b, err := json.Marshal(v)
-			if err != nil {
-				return nil, err
+		plugins := reflect.ValueOf(fleet.Spec.Plugin).Elem()
+		for i := range plugins.NumField() {
+			if plugins.Field(i).IsNil() {
+				continue
 			}
-			if err := json.Unmarshal(b, &u.PluginOptions); err != nil {
-				return nil, fmt.Errorf("spec.plugin.%s: %w", name, err)
+			name := fieldName(plugins.Type().Field(i))
+			u := Use{Name: name, Path: "spec.plugin." + name}
+			b, err := json.Marshal(plugins.Field(i).Interface())
+			if err == nil {
+				u.Config, err = decode(b)
 			}
+			if err == nil {
+				err = json.Unmarshal(b, &u.PluginOptions)
+			}
+			u.Err = err
 			delete(u.Config, "components")
 			delete(u.Config, "deletionPolicy")
 			uses = append(uses, u)
@@ -59,21 +62,44 @@ func Uses(fleet *fleetv1.Fleet) ([]Use, error) {
 	}
 	for i, p := range fleet.Spec.Plugins {
 		u := Use{Name: p.Name, Path: fmt.Sprintf("spec.plugins[%d]", i), PluginOptions: p.PluginOptions}
+		if name := ofFleet(p.Name); name != "" {
+			u.Err = fmt.Errorf("%s comes with Fleetwright: configure it in spec.plugin.%s", p.Name, name)
+		}
 		if p.Config != nil && string(p.Config.Raw) != "null" {
 			var err error
 			if u.Config, err = decode(p.Config.Raw); err != nil {
-				return nil, fmt.Errorf("spec.plugins[%d].config: has to be a map", i)
+				u.Err = errors.New("config: has to be a map")
 			}
 		}
 		uses = append(uses, u)
 	}
-	slices.SortStableFunc(uses, func(a, b Use) int { return strings.Compare(a.Name, b.Name) })
-	for i := 1; i < len(uses); i++ {
-		if strings.EqualFold(uses[i].Name, uses[i-1].Name) {
-			return nil, fmt.Errorf("%s: the fleet has plugin %s already: %s", uses[i].Path, uses[i].Name, uses[i-1].Path)
+	slices.SortStableFunc(uses, func(a, b Use) int { return strings.Compare(lower(a.Name), lower(b.Name)) })
+	// One name is one Application.
+	var out []Use
+	for _, u := range uses {
+		if n := len(out); n > 0 && strings.EqualFold(out[n-1].Name, u.Name) {
+			out[n-1].Err = fmt.Errorf("the fleet has it twice, in %s as well: take one out", u.Path)
+			continue
+		}
+		out = append(out, u)
+	}
+	return out
+}
+
+// ofFleet returns the name of the field in spec.plugin that a name stands for; empty if there is none.
+func ofFleet(name string) string {
+	t := reflect.TypeFor[fleetv1.FleetPlugins]()
+	for i := range t.NumField() {
+		if field := fieldName(t.Field(i)); strings.EqualFold(field, name) {
+			return field
 		}
 	}
-	return uses, nil
+	return ""
+}
+
+func fieldName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
 }
 
 // parameters checks what fleets configure.

@@ -136,6 +136,7 @@ type FleetPlugin struct {
 	Name string `json:"name"`
 
 	// Config are the plugin's parameters, over those in the PluginConfig.
+	// +kubebuilder:validation:Type=object
 	// +kubebuilder:pruning:PreserveUnknownFields
 	// +optional
 	Config *apiextensionsv1.JSON `json:"config,omitempty"`
