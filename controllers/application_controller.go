@@ -53,12 +53,16 @@ type ApplicationReconciler struct {
 	runtimectrl.Metrics
 	// Shard selects the Applications to look after; nil selects all.
 	Shard labels.Selector
+	// Keep, if there is one, says what has to be waited for before a child may end; empty if nothing is.
+	Keep func(ctx context.Context, app *appsv1.Application, child client.Object) (wait string, err error)
 
 	written written[*appsv1.Application]
 
 	mu     sync.Mutex
 	states map[types.NamespacedName]*appState
 	claims *releaseClaims
+	// keeping are the Applications of which children wait for Keep.
+	keeping map[types.NamespacedName]bool
 }
 
 // Reconcile brings the objects of one Application to what is declared.
@@ -158,6 +162,7 @@ func (r *ApplicationReconciler) forget(key types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.states, key)
+	delete(r.keeping, key)
 	r.written.forget(key)
 	syncLatency.forget(key)
 }

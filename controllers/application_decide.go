@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"regexp"
 	"strings"
 	"time"
 
@@ -407,8 +408,11 @@ func explain(message string) string {
 	return short
 }
 
+// temporary is a folder of Flux with another name at each try, which would be another status each time.
+var temporary = regexp.MustCompile(`[\w./-]*/kustomization-[0-9]+/?`)
+
 // shorten makes what somebody else wrote a part of a message.
-func shorten(message string) string { return bounded(message, 250) }
+func shorten(message string) string { return bounded(temporary.ReplaceAllString(message, ""), 250) }
 
 // bounded makes a message one line of at most this many characters, so that a status stays small.
 func bounded(message string, most int) string {

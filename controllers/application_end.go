@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -20,6 +21,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
@@ -179,12 +181,21 @@ func (r *ApplicationReconciler) confirmMember(ctx context.Context, namespace str
 func (r *ApplicationReconciler) endObjects(ctx context.Context, app *appsv1.Application, p *plan, endings []client.Object) (int, []error) {
 	endings = slices.DeleteFunc(slices.Clone(endings), deleting)
 	var failed failures
+	var mu sync.Mutex
+	var kept []string
+	r.keeps(client.ObjectKeyFromObject(app), r.Keep != nil) // before it looks at others, so that no change of theirs is missed
 	each(endings, func(o client.Object) {
-		err := error(nil)
+		wait, err := "", error(nil)
 		if p.orphans(app, o) {
 			err = r.orphan(ctx, o)
+		} else if r.Keep != nil {
+			wait, err = r.Keep(ctx, app, o)
 		}
-		if err == nil {
+		if wait != "" {
+			mu.Lock()
+			defer mu.Unlock()
+			kept = append(kept, wait)
+		} else if err == nil {
 			uid := o.GetUID()
 			err = r.Delete(ctx, newWithName(o), client.Preconditions{UID: &uid})
 		}
@@ -192,7 +203,34 @@ func (r *ApplicationReconciler) endObjects(ctx context.Context, app *appsv1.Appl
 			failed.add(fmt.Errorf("ending %s: %w", kindOf(o), err))
 		}
 	})
-	return len(endings) - len(failed.errs), failed.errs
+	slices.Sort(kept)
+	p.held = append(p.held, kept...)
+	r.keeps(client.ObjectKeyFromObject(app), len(kept) > 0)
+	return len(endings) - len(failed.errs) - len(kept), failed.errs
+}
+
+// keeps remembers whether children of an Application wait for what others are to do.
+func (r *ApplicationReconciler) keeps(app types.NamespacedName, waits bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if waits {
+		r.keeping[app] = true
+	} else {
+		delete(r.keeping, app)
+	}
+}
+
+// keepers returns the Applications of a namespace of which children wait for what others are to do.
+func (r *ApplicationReconciler) keepers(_ context.Context, o client.Object) []reconcile.Request {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var requests []reconcile.Request
+	for app := range r.keeping {
+		if app.Namespace == o.GetNamespace() {
+			requests = append(requests, reconcile.Request{NamespacedName: app})
+		}
+	}
+	return requests
 }
 
 // orphan makes Flux leave what a child applied when the child is deleted. A HelmRelease has no other way than to be

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
+	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/fluxcd/pkg/runtime/predicates"
@@ -42,7 +43,7 @@ const settle = time.Second
 
 // SetupWithManager registers the reconciler, its indexes and its watches.
 func (r *ApplicationReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts controller.Options) error {
-	r.states, r.claims = map[types.NamespacedName]*appState{}, newReleaseClaims()
+	r.states, r.claims, r.keeping = map[types.NamespacedName]*appState{}, newReleaseClaims(), map[types.NamespacedName]bool{}
 	if err := indexApplications(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
@@ -55,6 +56,10 @@ func (r *ApplicationReconciler) SetupWithManager(ctx context.Context, mgr ctrl.M
 		Watches(&clusterv1.Cluster{}, r.memberHandler(), builder.WithPredicates(memberChanged{}))
 	for _, kind := range generatedKinds {
 		b = b.Watches(newFluxObject(kind), r.ownedHandler())
+	}
+	if r.Keep != nil { // what it waits for is in the Kustomizations and specs of others
+		b = b.Watches(&kustomizev1.Kustomization{}, whenSettled(r.keepers)).
+			Watches(&clusterv1.ClusterConfig{}, whenSettled(r.keepers), builder.WithPredicates(predicate.GenerationChangedPredicate{}))
 	}
 	return b.WithOptions(opts).Complete(r)
 }

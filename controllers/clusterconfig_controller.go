@@ -44,10 +44,14 @@ type ClusterConfigReconciler struct {
 	Publisher publisher.Publisher
 	// Baselines are what was rendered, shared with the stager.
 	Baselines *Baselines
+	// Keeper knows what others want.
+	Keeper *Keeper
 	// Shard selects the ClusterConfigs to look after; nil selects all.
 	Shard labels.Selector
 
-	written written[*clusterv1.ClusterConfig]
+	written     written[*clusterv1.ClusterConfig]
+	dropping    dropping
+	inventories inventories
 }
 
 // Reconcile publishes one ClusterConfig and brings its Applications to what is declared.
@@ -57,6 +61,7 @@ func (r *ClusterConfigReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	if err := r.Get(ctx, req.NamespacedName, cached); err != nil {
 		if client.IgnoreNotFound(err) == nil {
 			r.written.forget(req.NamespacedName)
+			r.dropping.end(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -93,7 +98,8 @@ func (r *ClusterConfigReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 		setStalled(config, invalidReason, err)
 		return ctrl.Result{}, reconcile.TerminalError(err)
 	}
-	if err := r.deliver(ctx, config, rendered); err != nil {
+	wait, err := r.deliver(ctx, config, rendered)
+	if err != nil {
 		if errors.Is(err, errNotOurs) {
 			config.Status.ObservedGeneration = config.Generation
 			setStalled(config, notOursReason, err)
@@ -104,6 +110,10 @@ func (r *ClusterConfigReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 	}
 	if err := r.passOn(ctx, config); err != nil {
 		return ctrl.Result{}, err
+	}
+	if wait != "" {
+		setConfigWaiting(config, wait)
+		return ctrl.Result{RequeueAfter: r.dropping.left(req.NamespacedName)}, nil
 	}
 	return ctrl.Result{}, r.report(ctx, config, rendered)
 }
@@ -158,6 +168,17 @@ func (b *Baselines) Render(config *clusterv1.ClusterConfig) (*baseline.Rendered,
 	return rendered, err
 }
 
+// peek renders a ClusterConfig without remembering it, unless it is remembered already.
+func (b *Baselines) peek(config *clusterv1.ClusterConfig) (*baseline.Rendered, error) {
+	b.mu.Lock()
+	r, ok := b.m[client.ObjectKeyFromObject(config)]
+	b.mu.Unlock()
+	if ok && r.uid == config.UID && r.generation == config.Generation {
+		return r.Rendered, r.err
+	}
+	return baseline.Render(config)
+}
+
 // Delivered returns what of a ClusterConfig is on the members: what it renders to, or, if it cannot be rendered, what it
 // did before, as far as this process knows.
 func (b *Baselines) Delivered(config *clusterv1.ClusterConfig) *baseline.Rendered {
@@ -168,6 +189,12 @@ func (b *Baselines) Delivered(config *clusterv1.ClusterConfig) *baseline.Rendere
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.m[client.ObjectKeyFromObject(config)].last
+}
+
+// isUnknown says whether a ClusterConfig cannot be rendered, so that what it has on members is not what it declares.
+func (b *Baselines) isUnknown(config *clusterv1.ClusterConfig) bool {
+	_, err := b.Render(config)
+	return err != nil
 }
 
 func (b *Baselines) forget(key types.NamespacedName) {

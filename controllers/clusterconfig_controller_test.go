@@ -19,6 +19,7 @@ import (
 
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/baseline"
 )
 
 const quotas = `
@@ -65,12 +66,30 @@ func (h *hub) fluxApplies() {
 	}
 }
 
+// inventory returns what is published: the names of what the ClusterConfig declares, if it is valid.
+func (h *hub) inventory(ea *sourcev1.ExternalArtifact) *kustomizev1.ResourceInventory {
+	rendered, err := baseline.Render(h.config(ea.Spec.SourceRef.Name))
+	if err != nil || rendered.Revision != ea.Status.Artifact.Revision {
+		return nil
+	}
+	out := &kustomizev1.ResourceInventory{Entries: []kustomizev1.ResourceRef{}}
+	for _, o := range rendered.Objects {
+		gvk := o.GroupVersionKind()
+		out.Entries = append(out.Entries, kustomizev1.ResourceRef{
+			ID: fmt.Sprintf("%s_%s_%s_%s", o.GetNamespace(), strings.ReplaceAll(o.GetName(), ":", "__"), gvk.Group, gvk.Kind), Version: gvk.Version})
+	}
+	return out
+}
+
 func (h *hub) fluxAppliesOne(k *kustomizev1.Kustomization) {
 	h.t.Helper()
 	ea := &sourcev1.ExternalArtifact{}
 	h.get(ea, k.Spec.SourceRef.Name)
 	before := k.DeepCopy()
 	k.Status.ObservedGeneration, k.Status.LastAppliedRevision = k.Generation, ea.Status.Artifact.Revision
+	if inventory := h.inventory(ea); inventory != nil { // else it is an older one, which it has
+		k.Status.Inventory = inventory
+	}
 	apimeta.SetStatusCondition(&k.Status.Conditions, metav1.Condition{Type: meta.ReadyCondition, Status: metav1.ConditionTrue,
 		Reason: "ReconciliationSucceeded", Message: "Applied revision: " + ea.Status.Artifact.Revision, ObservedGeneration: k.Generation})
 	h.Expect(h.Status().Patch(h.t.Context(), k, client.MergeFrom(before))).To(Succeed())
@@ -215,7 +234,7 @@ func TestClusterConfigsInConflict(t *testing.T) {
 		h.Eventually(with(loser, yields)).Should(ConsistOf("baseline-" + loser + "-objects-c1"))
 		h.Eventually(with(holder, keeps)).Should(ConsistOf("baseline-" + holder + "-objects-c1"))
 		h.Eventually(with(holder, yields)).Should(BeEmpty())
-		h.Eventually(with(loser, keeps)).Should(BeEmpty())
+		h.Eventually(with(loser, keeps)).Should(ConsistOf("baseline-" + loser + "-objects-c1"))
 		h.fluxApplies()
 	}
 	settled("strict", "quotas")

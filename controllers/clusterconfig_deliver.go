@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,37 +33,57 @@ func publish(ctx context.Context, p publisher.Publisher, config *clusterv1.Clust
 	return p.Publish(ctx, artifactKey(client.ObjectKeyFromObject(config)), rendered.Revision, rendered.Files)
 }
 
-// deliver publishes the files, and then applies the Applications that deliver them.
-func (r *ClusterConfigReconciler) deliver(ctx context.Context, config *clusterv1.ClusterConfig, rendered *baseline.Rendered) error {
+// deliver publishes the files, and then applies the Applications that deliver them. While something has to be waited for
+// before that, it says so.
+func (r *ClusterConfigReconciler) deliver(ctx context.Context, config *clusterv1.ClusterConfig, rendered *baseline.Rendered) (wait string, err error) {
+	conflicts, err := r.conflicts(ctx, config)
+	if err != nil {
+		return "", err
+	}
+	setConflict(config, conflicts)
+	app := rendered.Settled(conflicts, config.Name)
+	if app != nil {
+		if app, wait, err = r.drop(ctx, config, rendered, app); err != nil {
+			return "", err
+		}
+		if wait != "" {
+			return wait, r.delivery(config).applyApplication(ctx, app)
+		}
+	}
 	artifact, err := publish(ctx, r.Publisher, config, rendered)
 	if err != nil {
-		return fmt.Errorf("publishing: %w", err)
+		return "", fmt.Errorf("publishing: %w", err)
 	}
 	if artifact != nil {
 		if err := r.delivery(config).applyArtifact(ctx, baseline.Name(config.Name), baseline.ArtifactSpec(config), artifact); err != nil {
-			return err
+			return "", err
 		}
 	}
-	conflicts, err := r.conflicts(ctx, config)
-	if err != nil {
-		return err
-	}
-	setConflict(config, conflicts)
 	wanted := map[string]bool{}
-	for _, a := range []*appsv1.Application{rendered.Settled(conflicts, config.Name), rendered.Overlay} {
+	for _, a := range []*appsv1.Application{app, rendered.Overlay} {
 		if a == nil {
 			continue
 		}
 		wanted[a.Name] = true
 		if err := r.delivery(config).applyApplication(ctx, a); err != nil {
-			return err
+			return "", err
 		}
 	}
 	apps, err := r.applications(ctx, config)
 	if err != nil {
-		return err
+		return "", err
 	}
-	return r.delivery(config).end(ctx, apps, wanted)
+	// What moves from one Application to the other has to be there before it ends here.
+	there := slices.DeleteFunc(slices.Clone(apps), func(a appsv1.Application) bool { return !wanted[a.Name] || !isReady(&a) })
+	if len(there) < len(wanted) {
+		return "", nil
+	}
+	return "", r.delivery(config).end(ctx, apps, wanted)
+}
+
+// isReady says whether an Application is ready as it is declared now.
+func isReady(app *appsv1.Application) bool {
+	return app.Status.ObservedGeneration == app.Generation && conditions.IsReady(app)
 }
 
 func (r *ClusterConfigReconciler) delivery(config *clusterv1.ClusterConfig) *delivery {

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"slices"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/runtime/predicates"
@@ -40,6 +41,7 @@ func (r *ClusterConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl
 	return ctrl.NewControllerManagedBy(mgr).
 		For(&clusterv1.ClusterConfig{}, changed).
 		Watches(&appsv1.Application{}, owner).
+		Watches(&appsv1.Application{}, whenSettled(r.concerned)). // members for which it cannot be rendered are in its status
 		Watches(&sourcev1.ExternalArtifact{}, owner).
 		// Who wants the same object may have to give it up, or to take it.
 		Watches(&clusterv1.ClusterConfig{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
@@ -76,29 +78,27 @@ func (r *ClusterConfigReconciler) selected(ctx context.Context, namespace string
 	return requests
 }
 
-// configOf returns the ClusterConfig that a Kustomization of one of its Applications is for, and, as those may wait for
-// it to arrive, the ClusterConfigs that share objects with it.
+// configOf returns the ClusterConfig that a Kustomization of one of its Applications is for, and those that may wait for it.
 func (r *ClusterConfigReconciler) configOf(ctx context.Context, o client.Object) []reconcile.Request {
 	app := &appsv1.Application{}
 	name := ownerName(o)
 	if name == "" || r.Get(ctx, types.NamespacedName{Namespace: o.GetNamespace(), Name: name}, app, client.UnsafeDisableDeepCopyOption(true)) != nil {
 		return nil
 	}
+	return r.concerned(ctx, app)
+}
+
+// concerned returns the ClusterConfig of an Application, the ClusterConfigs that share objects with it, and those that wait
+// for others to take what they drop.
+func (r *ClusterConfigReconciler) concerned(ctx context.Context, app client.Object) []reconcile.Request {
 	owner := metav1.GetControllerOfNoCopy(app)
 	if owner == nil || owner.Kind != clusterv1.ClusterConfigKind {
 		return nil
 	}
-	configs := r.configs(ctx, o.GetNamespace())
-	return r.selected(ctx, o.GetNamespace(), func(c *clusterv1.ClusterConfig) bool {
-		if c.Name == owner.Name {
-			return true
-		}
-		for _, other := range r.sharing(c, configs) {
-			if other.Name == owner.Name {
-				return true
-			}
-		}
-		return false
+	configs := r.configs(ctx, app.GetNamespace())
+	return r.selected(ctx, app.GetNamespace(), func(c *clusterv1.ClusterConfig) bool {
+		return c.Name == owner.Name || r.dropping.is(client.ObjectKeyFromObject(c)) ||
+			slices.ContainsFunc(r.sharing(c, configs), func(other *clusterv1.ClusterConfig) bool { return other.Name == owner.Name })
 	})
 }
 

@@ -154,6 +154,15 @@ func setConfigReady(config *clusterv1.ClusterConfig, judged []*metav1.Condition)
 	}
 }
 
+// setConfigWaiting says what is waited for before anything of a change is published.
+func setConfigWaiting(config *clusterv1.ClusterConfig, wait string) {
+	config.Status.ObservedGeneration = config.Generation
+	message := bounded("nothing of the change is published yet: "+wait, 2000)
+	conditions.Delete(config, meta.StalledCondition)
+	conditions.MarkUnknown(config, meta.ReadyCondition, meta.ProgressingReason, "%s", message)
+	conditions.MarkReconciling(config, meta.ProgressingReason, "%s", message)
+}
+
 // setConflict says which objects others want, too.
 func setConflict(config *clusterv1.ClusterConfig, conflicts []baseline.Conflict) {
 	texts := baseline.Texts(conflicts, config.Name)

@@ -94,7 +94,9 @@ func (h *hub) start() *ApplicationReconciler {
 	h.Expect(err).NotTo(HaveOccurred())
 	ctx, cancel := context.WithCancel(context.Background())
 	h.events = record.NewFakeRecorder(10000)
-	apps := &ApplicationReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events}
+	baselines := &Baselines{}
+	keeper := &Keeper{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Baselines: baselines}
+	apps := &ApplicationReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events, Keep: keeper.Keep}
 	h.Expect(apps.SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
 	store, err := publisher.New(artifacts.Options{StoragePath: h.t.TempDir(), StorageAddress: "127.0.0.1:0", StorageAdvAddress: "artifacts.test",
 		ArtifactRetentionTTL: time.Minute, ArtifactRetentionRecords: 2, ArtifactDigestAlgo: "sha256"})
@@ -105,10 +107,9 @@ func (h *hub) start() *ApplicationReconciler {
 	h.Expect((&FactReconciler{MemberReconciler: MemberReconciler{Client: mgr.GetClient()}, Facts: facts}).SetupWithManager(mgr, 4)).To(Succeed())
 	h.Expect((&FleetReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events, Publisher: store, Plugins: plugins, Facts: facts}).
 		SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
-	baselines := &Baselines{}
 	h.stager = NewConfigStager(mgr.GetClient(), store, baselines)
 	h.Expect(h.stager.SetupWithManager(mgr, controller.Options{})).To(Succeed())
-	h.Expect((&ClusterConfigReconciler{Client: mgr.GetClient(), EventRecorder: h.events, Publisher: store, Baselines: baselines}).
+	h.Expect((&ClusterConfigReconciler{Client: mgr.GetClient(), EventRecorder: h.events, Publisher: store, Baselines: baselines, Keeper: keeper}).
 		SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
 	done := make(chan struct{})
 	go func() {

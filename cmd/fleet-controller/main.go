@@ -221,17 +221,19 @@ func run(opts *options) error {
 	}).SetupWithManager(ctx, mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the Fleet controller: %w", err)
 	}
+	baselines := &controllers.Baselines{}
+	keeper := &controllers.Keeper{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Baselines: baselines}
 	if err := (&controllers.ApplicationReconciler{
 		Client:        mgr.GetClient(),
 		APIReader:     mgr.GetAPIReader(),
 		EventRecorder: recorder,
 		Metrics:       durations,
+		Keep:          keeper.Keep,
 		Shard:         shard,
 	}).SetupWithManager(ctx, mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the Application controller: %w", err)
 	}
 
-	baselines := &controllers.Baselines{}
 	for name, stager := range map[string]*controllers.ArtifactStager{
 		"artifacts":        controllers.NewConfigStager(mgr.GetClient(), publisher, baselines),
 		"plugin-artifacts": controllers.NewFleetStager(mgr.GetClient(), publisher, plugins),
@@ -250,6 +252,7 @@ func run(opts *options) error {
 		Metrics:       durations,
 		Publisher:     publisher,
 		Baselines:     baselines,
+		Keeper:        keeper,
 		Shard:         shard,
 	}).SetupWithManager(ctx, mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the ClusterConfig controller: %w", err)

@@ -389,3 +389,143 @@ func TestFleetIsolation(t *testing.T) {
 		s.Expect(there()).To(BeFalse())
 	}
 }
+
+// namespaced returns a ClusterConfig that has these namespaces, which end with it.
+func namespaced(name, more string, namespaces ...string) string {
+	doc := "apiVersion: cluster.kurator.dev/v1alpha1\nkind: ClusterConfig\nmetadata: {name: " + name + "}\nspec:\n" +
+		"  target: {fleet: prod}\n  interval: 10s\n" + more + "  namespaces:\n"
+	for _, ns := range namespaces {
+		doc += "  - {name: $NAMESPACE" + ns + ", deletionPolicy: Delete}\n"
+	}
+	return doc
+}
+
+// precious puts a ConfigMap into a namespace of members, and returns what fails if it, or the namespace, is not the same.
+func (s *scenario) precious(namespace string, members ...*harness.Cluster) (same func(Gomega)) {
+	s.t.Helper()
+	uids := map[*harness.Cluster]types.UID{}
+	for _, m := range members {
+		ns := &corev1.Namespace{}
+		s.Expect(m.Client.Get(s.ctx, types.NamespacedName{Name: s.ns + namespace}, ns)).To(Succeed())
+		uids[m] = ns.UID
+		s.Expect(m.Client.Create(s.ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: s.ns + namespace, Name: "precious"}})).To(Succeed())
+		s.t.Cleanup(func() {
+			_ = m.Client.Delete(context.Background(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns + namespace}})
+		})
+	}
+	return func(g Gomega) {
+		for m, uid := range uids {
+			ns := &corev1.Namespace{}
+			g.Expect(m.Client.Get(s.ctx, types.NamespacedName{Name: s.ns + namespace}, ns)).To(Succeed(), m.Name)
+			g.Expect(ns.UID).To(Equal(uid), m.Name)
+			g.Expect(ns.DeletionTimestamp.IsZero()).To(BeTrue(), m.Name)
+			g.Expect(m.Client.Get(s.ctx, types.NamespacedName{Namespace: s.ns + namespace, Name: "precious"}, &corev1.ConfigMap{})).To(Succeed(), m.Name)
+		}
+	}
+}
+
+// labelOf returns by which Kustomization the namespace was applied last.
+func (s *scenario) labelOf(member *harness.Cluster, namespace string) func() (string, error) {
+	return func() (string, error) {
+		ns := &corev1.Namespace{}
+		err := member.Client.Get(s.ctx, types.NamespacedName{Name: s.ns + namespace}, ns)
+		return ns.Labels[kustomizev1.GroupVersion.Group+"/name"], err
+	}
+}
+
+// What several ClusterConfigs want stays when one of them goes, even one that was suspended when the others came.
+func TestBaselineOfSuspendedEnds(t *testing.T) {
+	s := begin(t)
+	one, two := env.Members[0], env.Members[1]
+	s.attach("one", one)
+	s.attach("two", two)
+	s.apply(fleet("prod", "one", "two"))
+	s.apply(namespaced("hh", "  priority: 5\n", "-pay"))
+	s.config("hh", metav1.ConditionTrue, "2/2")
+	same := s.precious("-pay", one, two)
+	s.merge(&clusterv1.ClusterConfig{ObjectMeta: s.named("hh")}, `{"spec":{"suspend":true}}`)
+	s.apply(namespaced("ll", "", "-pay"))
+	s.config("ll", metav1.ConditionTrue, "2/2")
+	s.delete(&clusterv1.ClusterConfig{ObjectMeta: s.named("hh")})
+	s.Eventually(s.gone(&clusterv1.ClusterConfig{ObjectMeta: s.named("hh")})).Should(BeTrue())
+	same(s.WithT)
+	s.Eventually(s.labelOf(one, "-pay")).Should(Equal("baseline-ll-objects-one"))
+	s.config("ll", metav1.ConditionTrue, "2/2")
+	s.Consistently(same, 12*time.Second, time.Second).Should(Succeed(), "after Flux's interval")
+	s.end("ll")
+	s.Eventually(s.exists(one, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.ns + "-pay"}})).Should(BeFalse(), "nobody wants it any more")
+}
+
+// Renaming a ClusterConfig, and moving a line from one to another in one commit, loses nothing.
+func TestBaselineMoves(t *testing.T) {
+	s := begin(t)
+	one, two := env.Members[0], env.Members[1]
+	s.attach("one", one)
+	s.attach("two", two)
+	s.apply(fleet("prod", "one", "two"))
+	s.apply(namespaced("x1", "", "-rest", "-pay") + "\n---\n" + namespaced("x2", "", "-other"))
+	s.config("x1", metav1.ConditionTrue, "2/2")
+	s.config("x2", metav1.ConditionTrue, "2/2")
+	same := s.precious("-pay", one, two)
+
+	t.Log("a line moves")
+	s.apply(namespaced("x1", "", "-rest") + "\n---\n" + namespaced("x2", "", "-other", "-pay"))
+	s.Eventually(s.labelOf(one, "-pay")).Should(Equal("baseline-x2-objects-one"))
+	s.config("x1", metav1.ConditionTrue, "2/2")
+	s.config("x2", metav1.ConditionTrue, "2/2")
+	s.Consistently(same, 12*time.Second, time.Second).Should(Succeed(), "after Flux's interval")
+
+	t.Log("a ClusterConfig gets another name")
+	s.apply(namespaced("x3", "", "-other", "-pay"))
+	s.delete(&clusterv1.ClusterConfig{ObjectMeta: s.named("x2")})
+	s.Eventually(s.gone(&clusterv1.ClusterConfig{ObjectMeta: s.named("x2")})).Should(BeTrue())
+	s.config("x3", metav1.ConditionTrue, "2/2")
+	s.Eventually(s.labelOf(two, "-pay")).Should(Equal("baseline-x3-objects-two"))
+	s.Consistently(same, 12*time.Second, time.Second).Should(Succeed(), "after Flux's interval")
+
+	t.Log("and another one while the controller is down, which comes back with an empty disk")
+	s.restartController(func() {
+		s.apply(namespaced("x4", "", "-other", "-pay"))
+		s.delete(&clusterv1.ClusterConfig{ObjectMeta: s.named("x3")})
+	})
+	s.Eventually(s.gone(&clusterv1.ClusterConfig{ObjectMeta: s.named("x3")})).Should(BeTrue())
+	s.config("x4", metav1.ConditionTrue, "2/2")
+	s.Eventually(s.labelOf(one, "-pay")).Should(Equal("baseline-x4-objects-one"))
+	same(s.WithT)
+
+	t.Log("a line moves back while the controller is down")
+	s.restartController(func() {
+		s.apply(namespaced("x1", "", "-rest", "-pay") + "\n---\n" + namespaced("x4", "", "-other"))
+	})
+	s.Eventually(s.labelOf(one, "-pay")).Should(Equal("baseline-x1-objects-one"))
+	s.config("x1", metav1.ConditionTrue, "2/2")
+	s.config("x4", metav1.ConditionTrue, "2/2")
+	s.Consistently(same, 12*time.Second, time.Second).Should(Succeed(), "after Flux's interval")
+	s.end("x1", "x4")
+}
+
+// Whoever cannot be told to give an object up keeps it, whatever the priorities are, and nothing flips.
+func TestBaselineSuspendedHasIt(t *testing.T) {
+	s := begin(t)
+	one := env.Members[0]
+	s.namespaceOn(one)
+	s.attach("one", one)
+	s.apply(fleet("prod", "one"))
+	shared := func(name, more string) string {
+		return "apiVersion: cluster.kurator.dev/v1alpha1\nkind: ClusterConfig\nmetadata: {name: " + name + "}\nspec:\n  target: {fleet: prod}\n  interval: 10s\n" + more +
+			"  manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: shared, namespace: $NAMESPACE}, data: {of: " + name + "}}]}\n"
+	}
+	s.apply(shared("aa", ""))
+	s.config("aa", metav1.ConditionTrue, "1/1")
+	s.apply(shared("bb", ""))
+	s.config("bb", metav1.ConditionTrue, "1/1")
+	s.merge(&clusterv1.ClusterConfig{ObjectMeta: s.named("aa")}, `{"spec":{"suspend":true}}`)
+	s.apply(shared("bb", "  priority: 10\n"))
+	s.Eventually(s.said("bb", clusterv1.ConflictCondition)).Should(ContainSubstring("as it is suspended: resume it"))
+	s.config("bb", metav1.ConditionTrue, "1/1")
+	s.Consistently(s.data(one, s.ns, "shared"), 25*time.Second, 500*time.Millisecond).Should(HaveKeyWithValue("of", "aa"))
+	s.merge(&clusterv1.ClusterConfig{ObjectMeta: s.named("aa")}, `{"spec":{"suspend":null}}`)
+	s.Eventually(s.data(one, s.ns, "shared")).Should(HaveKeyWithValue("of", "bb"))
+	s.Consistently(s.data(one, s.ns, "shared"), 15*time.Second, 500*time.Millisecond).Should(HaveKeyWithValue("of", "bb"))
+	s.end("aa", "bb")
+}

@@ -59,33 +59,39 @@ func Targets(config *clusterv1.ClusterConfig, fleets map[string]*fleetv1.Fleet, 
 // Settled returns the Application of a ClusterConfig when it is settled who has what several want on a member.
 //
 // Who has not got an object applies it only if it is not there (Flux's ssa: IfNotPresent), so nothing flips; it stays in
-// Flux's inventory all the same, so nothing is pruned whenever another one gets it. Who has it keeps Flux from pruning it
-// (prune: disabled) as long as others want it: whatever becomes of this ClusterConfig, the object stays for them.
+// Flux's inventory all the same, so nothing is pruned whenever another one gets it. All of them keep Flux from pruning it
+// (prune: disabled) as long as others want it: whoever applied it last, and whatever becomes of a ClusterConfig, the object
+// stays for the others.
 func (r *Rendered) Settled(conflicts []Conflict, config string) *appsv1.Application {
 	type group struct {
-		key, value string
+		annotation string
 		objects    []*unstructured.Unstructured
 		members    []string
 	}
 	var groups []*group
-	settle := func(of []shared, key, value string) {
+	settle := func(of []shared, annotation string) {
 		for _, s := range of {
-			i := slices.IndexFunc(groups, func(g *group) bool { return g.key == key && slices.Equal(g.members, s.members) })
+			i := slices.IndexFunc(groups, func(g *group) bool { return g.annotation == annotation && slices.Equal(g.members, s.members) })
 			if i < 0 {
-				groups = append(groups, &group{key: key, value: value, members: s.members})
+				groups = append(groups, &group{annotation: annotation, members: s.members})
 				i = len(groups) - 1
 			}
 			groups[i].objects = append(groups[i].objects, s.object)
 		}
 	}
-	settle(sharedObjects(conflicts, func(c *Conflict) (*unstructured.Unstructured, bool) { return c.lost, c.Loser.Name == config }), ssaAnnotation, "IfNotPresent")
-	settle(sharedObjects(conflicts, func(c *Conflict) (*unstructured.Unstructured, bool) { return c.held, c.Holder.Name == config }), pruneAnnotation, "disabled")
+	settle(sharedObjects(conflicts, func(c *Conflict) (*unstructured.Unstructured, bool) { return c.lost, c.Loser.Name == config }), ssaAnnotation+": IfNotPresent")
+	settle(sharedObjects(conflicts, func(c *Conflict) (*unstructured.Unstructured, bool) {
+		if c.Loser.Name == config {
+			return c.lost, true
+		}
+		return c.held, c.Holder.Name == config
+	}), pruneAnnotation+": disabled")
 	if len(groups) == 0 || r.Application == nil {
 		return r.Application
 	}
 	app := r.Application.DeepCopy()
 	for _, g := range groups {
-		app.Spec.SyncPolicies[0].Overrides = append(app.Spec.SyncPolicies[0].Overrides, annotate(g.objects, g.members, g.key, g.value))
+		app.Spec.SyncPolicies[0].Overrides = append(app.Spec.SyncPolicies[0].Overrides, annotate(g.objects, g.members, g.annotation))
 	}
 	return app
 }

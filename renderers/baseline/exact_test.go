@@ -28,13 +28,13 @@ spec:
     objects:
     - {apiVersion: v1, kind: Service, metadata: {name: a.b, namespace: shop}}
     - {apiVersion: serving.knative.dev/v1, kind: Service, metadata: {name: a.b, namespace: shop}}
-    - {apiVersion: v1, kind: Service, metadata: {name: aXb, namespace: shop}}
+    - {apiVersion: v1, kind: Service, metadata: {name: axb, namespace: shop}}
     - {apiVersion: v1, kind: Service, metadata: {name: a.b, namespace: shop-2}}
     - {apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: "a:'\"*\\"}}
 `))
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, one := range r.Objects {
-		built, err := Expand(r.Files, annotate([]*unstructured.Unstructured{one}, []string{"m1"}, ssaAnnotation, "IfNotPresent").Kustomization.Patches, "./")
+		built, err := Expand(r.Files, annotate([]*unstructured.Unstructured{one}, []string{"m1"}, ssaAnnotation+": IfNotPresent").Kustomization.Patches, "./")
 		g.Expect(err).NotTo(HaveOccurred())
 		var changed, all []Key
 		for _, doc := range strings.Split(string(built), "\n---\n") {

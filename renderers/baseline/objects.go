@@ -14,6 +14,7 @@ import (
 	schedulingv1 "k8s.io/api/scheduling/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -70,6 +71,10 @@ func (c *collector) take(o *unstructured.Unstructured, path string) {
 			delete(metadata, field)
 		}
 	}
+	if err := checkNames(o); err != nil {
+		c.fail("%s: %w", path, err)
+		return
+	}
 	key := KeyOf(o)
 	if first, ok := c.seen[key]; ok {
 		c.fail("%s: %s is in %s already", path, key, first)
@@ -77,6 +82,28 @@ func (c *collector) take(o *unstructured.Unstructured, path string) {
 	}
 	c.seen[key] = path
 	c.objects = append(c.objects, collected{o, path})
+}
+
+// checkNames refuses names that no API server takes. One with a placeholder is refused later, with a better reason.
+func checkNames(o *unstructured.Unstructured) error {
+	name, namespace := o.GetName(), o.GetNamespace()
+	problems := validation.IsDNS1123Subdomain(name)
+	if o.GroupVersionKind().Group == "rbac.authorization.k8s.io" { // there may be colons in them, say
+		problems = content.IsPathSegmentName(name)
+	}
+	if len(problems) > 0 && !strings.Contains(name, "<<") {
+		return fmt.Errorf("metadata.name: %q: %s", name, withoutExample(problems[0]))
+	}
+	if problems := validation.IsDNS1123Label(namespace); namespace != "" && len(problems) > 0 && !strings.Contains(namespace, "<<") {
+		return fmt.Errorf("metadata.namespace: %q: %s", namespace, withoutExample(problems[0]))
+	}
+	return nil
+}
+
+// withoutExample leaves out the regular expression that Kubernetes adds to its messages.
+func withoutExample(text string) string {
+	text, _, _ = strings.Cut(text, " (e.g.")
+	return text
 }
 
 // decode reads a JSON object. Whole numbers stay whole, and what a float cannot hold stays as it is written.
@@ -126,6 +153,16 @@ func (c *collector) all(spec *clusterv1.ClusterConfigSpec) {
 		c.resourceQuota(&spec.ResourceQuotas[i], i)
 	}
 	for i, l := range spec.LimitRanges {
+		for j, item := range l.Limits {
+			for field, list := range map[string]corev1.ResourceList{"max": item.Max, "min": item.Min, "default": item.Default,
+				"defaultRequest": item.DefaultRequest, "maxLimitRequestRatio": item.MaxLimitRequestRatio} {
+				for _, name := range slices.Sorted(maps.Keys(list)) {
+					if q := list[name]; q.Sign() < 0 {
+						c.fail("spec.limitRanges[%d].limits[%d].%s[%s]: %s is negative", i, j, field, name, q.String())
+					}
+				}
+			}
+		}
 		c.add(&corev1.LimitRange{TypeMeta: typeMeta("v1", "LimitRange"), ObjectMeta: named(l.Name, l.Namespace), Spec: l.LimitRangeSpec},
 			"spec.limitRanges[%d]", i)
 	}
@@ -183,8 +220,10 @@ func (c *collector) resourceQuota(q *clusterv1.BaselineResourceQuota, i int) {
 		hard[name] = string(value)
 		// What a fact will be is known to the member's API server.
 		if text, literal, err := template.JSONText(string(value)); err == nil && text == "" {
-			if _, err := resource.ParseQuantity(literal); err != nil {
+			if q, err := resource.ParseQuantity(literal); err != nil {
 				c.fail("spec.resourceQuotas[%d].hard[%s]: %q is not a quantity", i, name, literal)
+			} else if q.Sign() < 0 {
+				c.fail("spec.resourceQuotas[%d].hard[%s]: %q is negative", i, name, literal)
 			}
 		}
 	}
@@ -310,11 +349,11 @@ func (c *collector) storageClass(s *clusterv1.BaselineStorageClass, i int) {
 	c.add(o, "spec.storageClasses[%d]", i)
 }
 
-// namespaced says whether an object is of one of Kubernetes' own kinds that live in a namespace. Without one, Flux applies
-// none, and two ClusterConfigs could mean the same object.
-func namespaced(o *unstructured.Unstructured) bool {
-	is, _ := openapi.IsNamespaceScoped(kyaml.TypeMeta{APIVersion: o.GetAPIVersion(), Kind: o.GetKind()})
-	return is
+// namespaced says whether an object is of one of Kubernetes' own kinds that live in a namespace, or of one that does not.
+// Without a namespace, or with one, Flux applies none, and two ClusterConfigs could mean the same object.
+func namespaced(o *unstructured.Unstructured) (is, isNot bool) {
+	is, known := openapi.IsNamespaceScoped(kyaml.TypeMeta{APIVersion: o.GetAPIVersion(), Kind: o.GetKind()})
+	return is, known && !is
 }
 
 // kustomizes returns an annotation of an object that kustomize would act on; empty if there is none.
@@ -335,6 +374,7 @@ func (c *collector) manifest(raw []byte, i int) {
 		return
 	}
 	o := &unstructured.Unstructured{Object: tree}
+	inNamespace, inNone := namespaced(o)
 	switch {
 	case o.GetKind() == "" || o.GetAPIVersion() == "" || o.GetName() == "":
 		c.fail("%s: an object needs apiVersion, kind and metadata.name", path)
@@ -344,12 +384,14 @@ func (c *collector) manifest(raw []byte, i int) {
 		c.fail("%s: %s: write each object of the list as an object of its own", path, o.GetKind())
 	case strings.HasPrefix(o.GetAPIVersion(), "kustomize.config.k8s.io/"):
 		c.fail("%s: a kustomization is no object: put it into a Git repository, and name that in manifests.sourceRef", path)
-	case len(validation.IsDNS1035Label(strings.ToLower(o.GetKind()))) > 0:
+	case len(validation.IsDNS1035Label(strings.ToLower(o.GetKind()))) > 0 || o.GetKind()[0] < 'A' || o.GetKind()[0] > 'Z':
 		c.fail("%s.kind: %q is no kind", path, o.GetKind())
 	case kustomizes(o) != "":
 		c.fail("%s.metadata.annotations[%s]: it is kustomize's own, which leaves out what has it, or fails: take it out", path, kustomizes(o))
-	case o.GetNamespace() == "" && namespaced(o):
+	case o.GetNamespace() == "" && inNamespace:
 		c.fail("%s: %s %s needs metadata.namespace", path, o.GetKind(), o.GetName())
+	case o.GetNamespace() != "" && inNone:
+		c.fail("%s.metadata.namespace: a %s is in no namespace: take it out", path, o.GetKind())
 	case o.GetKind() == "ConfigMap" && o.GetName() == factsName:
 		c.fail("%s: ConfigMap %s is Fleetwright's own: use another name", path, factsName)
 	default:

@@ -59,6 +59,11 @@ const (
 // Name returns the name of the ExternalArtifact and of the Application of a ClusterConfig.
 func Name(config string) string { return object.Name(application.MaxNameLength, "baseline", config) }
 
+// OverlayName returns the name of the Application of a ClusterConfig's manifests.sourceRef.
+func OverlayName(config string) string {
+	return object.Name(application.MaxNameLength, "baseline", config, overlayName)
+}
+
 // Render renders a ClusterConfig. An error is one that only a change of the spec mends; it names the field.
 func Render(config *clusterv1.ClusterConfig) (*Rendered, error) {
 	c := collector{seen: map[Key]string{}}
@@ -241,16 +246,22 @@ func selector(o *unstructured.Unstructured) *kustomize.Selector {
 }
 
 // annotate returns an override that gives objects an annotation on members.
-func annotate(objects []*unstructured.Unstructured, members []string, key, value string) appsv1.Override {
+func annotate(objects []*unstructured.Unstructured, members []string, annotation string) appsv1.Override {
 	o := appsv1.Override{Clusters: members, Kustomization: &appsv1.KustomizationOverride{}}
 	for _, object := range objects {
-		o.Kustomization.Patches = append(o.Kustomization.Patches, kustomize.Patch{
-			Target: selector(object),
-			Patch: fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata:\n  name: %s\n  annotations:\n    %s: %s\n",
-				object.GetAPIVersion(), object.GetKind(), strconv.Quote(object.GetName()), key, value),
-		})
+		o.Kustomization.Patches = append(o.Kustomization.Patches, patchAnnotations(object, annotation))
 	}
 	return o
+}
+
+const annotationsLine = "\n  annotations:\n"
+
+func patchAnnotations(o *unstructured.Unstructured, annotations string) kustomize.Patch {
+	return kustomize.Patch{
+		Target: selector(o),
+		Patch: fmt.Sprintf("apiVersion: %s\nkind: %s\nmetadata:\n  name: %s%s    %s\n",
+			o.GetAPIVersion(), o.GetKind(), strconv.Quote(o.GetName()), annotationsLine, annotations),
+	}
 }
 
 // files writes the objects, a file for each kind, and a kustomization.yaml that names them.
@@ -322,8 +333,12 @@ func deliverOverlay(config *clusterv1.ClusterConfig, after *appsv1.Application) 
 	m := config.Spec.Manifests
 	policy := appsv1.ApplicationSyncPolicy{Name: overlayName, Kustomization: kustomization(config)}
 	policy.Kustomization.Path, policy.Kustomization.Components = m.Path, m.Components
-	app := newApplication(config, object.Name(application.MaxNameLength, "baseline", config.Name, overlayName),
-		&appsv1.SourceReference{Kind: m.SourceRef.Kind, Name: m.SourceRef.Name}, policy)
+	// As elsewhere, no namespace goes with all that is in it because it was taken out.
+	policy.Kustomization.Patches = []kustomize.Patch{{
+		Target: &kustomize.Selector{Group: "^$", Version: "v1", Kind: "Namespace"},
+		Patch:  fmt.Sprintf("apiVersion: v1\nkind: Namespace\nmetadata:\n  name: all\n  annotations:\n    %s: disabled\n", pruneAnnotation),
+	}}
+	app := newApplication(config, OverlayName(config.Name), &appsv1.SourceReference{Kind: m.SourceRef.Kind, Name: m.SourceRef.Name}, policy)
 	if after != nil {
 		app.Spec.DependsOn = []appsv1.NameReference{{Name: after.Name}}
 	}

@@ -214,6 +214,12 @@ func TestRefused(t *testing.T) {
 		"there is nothing in this ClusterConfig":                                            `{}`,
 		"spec.resourceQuotas[1]: ResourceQuota shop/a is in spec.resourceQuotas[0]":         `{resourceQuotas: [{name: a, namespace: shop, hard: {pods: 1}}, {name: a, namespace: shop, hard: {pods: 1}}]}`,
 		`spec.resourceQuotas[0].hard[pods]: "many" is not a quantity`:                       `{resourceQuotas: [{name: a, namespace: shop, hard: {pods: many}}]}`,
+		`spec.resourceQuotas[0].hard[pods]: "-5" is negative`:                               `{resourceQuotas: [{name: a, namespace: shop, hard: {pods: "-5"}}]}`,
+		"spec.limitRanges[0].limits[0].max[cpu]: -1 is negative":                            `{limitRanges: [{name: a, namespace: shop, limits: [{type: Container, max: {cpu: "-1"}}]}]}`,
+		`spec.manifests.objects[0].kind: "configmap" is no kind`:                            `{manifests: {objects: [{apiVersion: v1, kind: configmap, metadata: {name: a, namespace: b}}]}}`,
+		`spec.manifests.objects[0]: metadata.name: "S_bad": a lowercase`:                    `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: S_bad, namespace: b}}]}}`,
+		`spec.manifests.objects[0]: metadata.namespace: "B": a lowercase`:                   `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: a, namespace: B}}]}}`,
+		"spec.manifests.objects[0].metadata.namespace: a ClusterRole is in no namespace":    `{manifests: {objects: [{apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole, metadata: {name: "a:b", namespace: default}}]}}`,
 		"spec.manifests.objects[0]: Secret a must not be published":                         `{manifests: {objects: [{apiVersion: v1, kind: Secret, metadata: {name: a}}]}}`,
 		"spec.manifests.objects[0]: ConfigMapList: write each object":                       `{manifests: {objects: [{apiVersion: v1, kind: ConfigMapList, metadata: {name: a}, items: []}]}}`,
 		"the name of an object cannot differ between members":                               `{manifests: {objects: [{apiVersion: v1, kind: ConfigMap, metadata: {name: "<< .cluster.name >>", namespace: a}}]}}`,
@@ -254,7 +260,7 @@ func TestConflicts(t *testing.T) {
 	}
 	g.Expect(on).To(Equal(map[string][]string{
 		"ResourceQuota kustomize.toolkit.fluxcd.io/ssa: IfNotPresent": {"m2"}, "Namespace kustomize.toolkit.fluxcd.io/ssa: IfNotPresent": {"m2"},
-		"ResourceQuota kustomize.toolkit.fluxcd.io/prune: disabled": {"m1"}, "Namespace kustomize.toolkit.fluxcd.io/prune: disabled": {"m1"},
+		"ResourceQuota kustomize.toolkit.fluxcd.io/prune: disabled": {"m1", "m2"}, "Namespace kustomize.toolkit.fluxcd.io/prune: disabled": {"m1", "m2"},
 	}), "what both want alike is one's, too, and nothing to report")
 	g.Expect(r.Settled(nil, "a")).To(BeIdenticalTo(r.Application))
 	g.Expect(Conflicts([]Wants{a, config("other", "1", 0)})).NotTo(BeEmpty())
