@@ -25,6 +25,8 @@ const (
 // Facts are what plugins know of members. Who renders a plugin says what it wants, and the FactReconciler reads it: each
 // member at its own time, and nothing of the hub.
 type Facts struct {
+	// retry is how soon a fact is looked for again that is not there.
+	retry  time.Duration
 	mu     sync.Mutex
 	wanted map[memberRef]map[factKey]wantedFact
 	got    map[memberRef]map[factKey]gotFact
@@ -36,6 +38,7 @@ type Facts struct {
 // NewFacts returns facts that know nothing.
 func NewFacts() *Facts {
 	return &Facts{
+		retry:   missingFactInterval,
 		wanted:  map[memberRef]map[factKey]wantedFact{},
 		got:     map[memberRef]map[factKey]gotFact{},
 		members: make(chan event.TypedGenericEvent[memberRef], 1024),
@@ -208,7 +211,7 @@ func (f *Facts) store(ref memberRef, read map[factKey]gotFact) (next time.Durati
 			continue
 		}
 		if got.value == nil {
-			next = missingFactInterval
+			next = f.retry
 		}
 		if got.err != "" {
 			got.value = f.got[ref][key].value

@@ -62,7 +62,7 @@ func (r *FactReconciler) Reconcile(ctx context.Context, ref memberRef) (reconcil
 		return reconcile.Result{}, err
 	}
 	if !conditions.IsReady(m.object) || deleting(m.object) {
-		return reconcile.Result{RequeueAfter: missingFactInterval}, nil // what is known of it stays
+		return reconcile.Result{RequeueAfter: r.Facts.retry}, nil // what is known of it stays
 	}
 	read := map[factKey]gotFact{}
 	p, err := r.connect(ctx, m)

@@ -104,6 +104,7 @@ func (h *hub) start() *ApplicationReconciler {
 	known, err := plugin.LoadAll(catalog.FS)
 	h.Expect(err).NotTo(HaveOccurred())
 	plugins, facts := NewPlugins(known), NewFacts()
+	facts.retry = 500 * time.Millisecond
 	h.Expect((&FactReconciler{MemberReconciler: MemberReconciler{Client: mgr.GetClient()}, Facts: facts}).SetupWithManager(mgr, 4)).To(Succeed())
 	h.Expect((&FleetReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events, Publisher: store, Plugins: plugins, Facts: facts}).
 		SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
