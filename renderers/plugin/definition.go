@@ -25,6 +25,7 @@ import (
 const (
 	DefinitionAPIVersion = "kurator.dev/v1alpha1"
 	DefinitionKind       = "Plugin"
+	RuleTypeKind         = "RuleType"
 	DefinitionFile       = "plugin.yaml"
 )
 
@@ -66,7 +67,12 @@ type Spec struct {
 	// Facts are what is read from members.
 	Facts []Fact `json:"facts,omitempty"`
 	// Components are what is installed.
-	Components []Component `json:"components"`
+	Components []Component `json:"components,omitempty"`
+
+	// Policies and Objects are what a rule of a ClusterCompliance becomes, in a definition of kind RuleType, which has nothing
+	// else of the above but description, parameters, vars and rules.
+	Policies []RulePolicy `json:"policies,omitempty"`
+	Objects  []RuleObject `json:"objects,omitempty"`
 }
 
 // Rule is what has to hold.
@@ -246,8 +252,8 @@ func Parse(b []byte) (*Plugin, error) {
 	if err := decoder.Decode(d); err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "json: "))
 	}
-	if d.APIVersion != DefinitionAPIVersion || d.Kind != DefinitionKind {
-		return nil, fmt.Errorf("apiVersion has to be %s, and kind %s", DefinitionAPIVersion, DefinitionKind)
+	if d.APIVersion != DefinitionAPIVersion || d.Kind != DefinitionKind && d.Kind != RuleTypeKind {
+		return nil, fmt.Errorf("apiVersion has to be %s, and kind %s or %s", DefinitionAPIVersion, DefinitionKind, RuleTypeKind)
 	}
 	if errs := validation.IsDNS1035Label(strings.ToLower(d.Metadata.Name)); len(errs) > 0 {
 		return nil, fmt.Errorf("metadata.name: %q: has to be a letter, and then letters, digits and dashes", d.Metadata.Name)
@@ -290,7 +296,14 @@ func LoadAll(dir fs.FS) (map[string]*Plugin, error) {
 // check checks what a decoder does not, and compiles every expression.
 func (p *Plugin) check() error {
 	s := &p.Spec
-	if len(s.Components) == 0 {
+	switch {
+	case p.IsRuleType():
+		if err := s.onlyRuleType(); err != nil {
+			return err
+		}
+	case len(s.Policies)+len(s.Objects) > 0:
+		return fmt.Errorf("spec.policies and spec.objects are for kind %s", RuleTypeKind)
+	case len(s.Components) == 0:
 		return errors.New("spec.components: there is none")
 	}
 	if s.DeletionPolicy != "" && s.DeletionPolicy != appsv1.DeletionPolicyDelete && s.DeletionPolicy != appsv1.DeletionPolicyOrphan {
@@ -303,11 +316,15 @@ func (p *Plugin) check() error {
 	for name, expr := range s.Vars {
 		c.expr("spec.vars."+name, expr, varConfig)
 	}
+	ofRules := varFleet
+	if p.IsRuleType() {
+		ofRules = varRule
+	}
 	for _, rules := range []struct {
 		path  string
 		rules []Rule
 		vars  variables
-	}{{"spec.rules", s.Rules, varFleet}, {"spec.memberRules", s.MemberRules, varMember}, {"spec.warnings", s.Warnings, varFleet}} {
+	}{{"spec.rules", s.Rules, ofRules}, {"spec.memberRules", s.MemberRules, varMember}, {"spec.warnings", s.Warnings, varFleet}} {
 		for i, r := range rules.rules {
 			c.expr(fmt.Sprintf("%s[%d].rule", rules.path, i), r.Rule, rules.vars)
 			c.template(fmt.Sprintf("%s[%d].message", rules.path, i), r.Message, rules.vars)
@@ -330,6 +347,7 @@ func (p *Plugin) check() error {
 	for i := range s.Components {
 		c.component(fmt.Sprintf("spec.components[%d]", i), &s.Components[i], seen)
 	}
+	c.ruleType()
 	return c.err
 }
 

@@ -31,6 +31,9 @@ const (
 	varFleet  variables = "config fleet vars members facts"
 	varMember variables = "config fleet vars members facts cluster"
 	varObject variables = "object"
+	// What rules become is the same for all members, too. Item is the one of a forEach.
+	varRule variables = "config fleet vars rule excluded"
+	varItem variables = "config fleet vars rule excluded item"
 )
 
 const (
@@ -61,7 +64,7 @@ func newEnvironment() (*environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, v := range []variables{varConfig, varFleet, varMember, varObject} {
+	for _, v := range []variables{varConfig, varFleet, varMember, varObject, varRule, varItem} {
 		var opts []cel.EnvOption
 		for _, name := range strings.Fields(string(v)) {
 			opts = append(opts, cel.Variable(name, cel.DynType))

@@ -161,6 +161,9 @@ func (p *Plugin) Artifacts(fleet *fleetv1.Fleet, use Use) (files, chart map[stri
 }
 
 func (r *rendering) render() error {
+	if r.IsRuleType() {
+		return fmt.Errorf("%s is a type of rules: use it in a ClusterCompliance", r.Metadata.Name)
+	}
 	if err := r.setConfig(); err != nil {
 		return err
 	}

@@ -20,4 +20,5 @@ func AddToScheme(s *runtime.Scheme) error {
 	return nil
 }
 
-var knownTypes = []runtime.Object{&AttachedCluster{}, &AttachedClusterList{}, &Cluster{}, &ClusterList{}, &ClusterConfig{}, &ClusterConfigList{}}
+var knownTypes = []runtime.Object{&AttachedCluster{}, &AttachedClusterList{}, &Cluster{}, &ClusterList{}, &ClusterConfig{}, &ClusterConfigList{},
+	&ClusterCompliance{}, &ClusterComplianceList{}}

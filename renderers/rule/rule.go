@@ -1,0 +1,417 @@
+// Package rule renders FleetSecurityPolicies and ClusterCompliances: to the policies of Kyverno and other objects that
+// members have, as files that all of them share, and to the Applications that deliver them.
+package rule
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fluxcd/pkg/apis/kustomize"
+	"github.com/fluxcd/pkg/apis/meta"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/baseline"
+	"github.com/fleetwright/fleetwright/renderers/object"
+	"github.com/fleetwright/fleetwright/renderers/plugin"
+)
+
+// EnginePlugin is the plugin of a fleet that is Kyverno.
+const EnginePlugin = "policy"
+
+// The folders of the files, and sync policies of the Applications: what needs Kyverno, and what does not.
+const (
+	policiesFolder = "policies"
+	objectsFolder  = "objects"
+)
+
+// applyTimeout bounds how long Flux waits for what it has applied to be healthy.
+const applyTimeout = 5 * time.Minute
+
+// Set is a FleetSecurityPolicy or a ClusterCompliance: both are rules for members.
+type Set struct {
+	// Kind, Namespace and Name are the object's.
+	Kind            schema.GroupVersionKind
+	Namespace, Name string
+	// Destination is where the rules hold.
+	Destination appsv1.ApplicationDestination
+	policyv1.RuleOptions
+
+	// policies are the rules of a FleetSecurityPolicy, and rules those of a ClusterCompliance.
+	policies []policyv1.SecurityRule
+	rules    []clusterv1.ComplianceRule
+	prefix   []string
+}
+
+// OfPolicy returns the rules of a FleetSecurityPolicy.
+func OfPolicy(p *policyv1.FleetSecurityPolicy) *Set {
+	return &Set{
+		Kind: policyv1.GroupVersion.WithKind(policyv1.FleetSecurityPolicyKind), Namespace: p.Namespace, Name: p.Name,
+		Destination: appsv1.ApplicationDestination{Fleet: p.Spec.Fleet, ClusterSelector: p.Spec.ClusterSelector},
+		RuleOptions: p.Spec.RuleOptions, policies: p.Spec.Rules, prefix: []string{p.Name},
+	}
+}
+
+// OfCompliance returns the rules of a ClusterCompliance.
+func OfCompliance(c *clusterv1.ClusterCompliance) *Set {
+	s := &Set{
+		Kind: clusterv1.GroupVersion.WithKind(clusterv1.ClusterComplianceKind), Namespace: c.Namespace, Name: c.Name,
+		Destination: appsv1.ApplicationDestination{Fleet: c.Spec.Fleet, ClusterSelector: c.Spec.ClusterSelector},
+		RuleOptions: c.Spec.RuleOptions, rules: c.Spec.Rules, prefix: []string{"compliance", c.Name},
+	}
+	if c.Spec.ClusterName != "" {
+		s.Destination = appsv1.ApplicationDestination{Cluster: &appsv1.ClusterReference{Name: c.Spec.ClusterName}}
+	}
+	return s
+}
+
+// PoliciesName returns the name of the Application that delivers what needs Kyverno, and of the artifact of both; ObjectsName
+// that of the Application that delivers the rest.
+func (s *Set) PoliciesName() string {
+	if s.Kind.Kind == clusterv1.ClusterComplianceKind {
+		return object.Name(application.MaxNameLength, "compliance", s.Name)
+	}
+	return object.Name(application.MaxNameLength, "policy", s.Name)
+}
+
+// ObjectsName returns the name of the Application that delivers what does not need Kyverno.
+func (s *Set) ObjectsName() string {
+	return object.Name(application.MaxNameLength, "hardening", s.Name)
+}
+
+// Find returns a plugin, or a type of rules, that the objects of a namespace may use, and the config that it has there
+// under their own.
+type Find func(name string) (*plugin.Plugin, map[string]any, error)
+
+// Input is what rules are rendered from.
+type Input struct {
+	*Set
+	// Fleets are those that have the members: the one that is named, or those that the cluster is in. What their plugins run in
+	// is left alone.
+	Fleets []*fleetv1.Fleet
+	// Engines are the names of the fleets that bring Kyverno to the members.
+	Engines []string
+	Find    Find
+}
+
+// Rendered is what rules become. It is shared and only read.
+type Rendered struct {
+	// Files are the manifests, by path; nil if there are none.
+	Files map[string][]byte
+	// Revision is "latest@sha256:" and a digest of the paths and contents.
+	Revision string
+	// Policies delivers what needs Kyverno, and Objects the rest; nil where there is nothing.
+	Policies, Objects *appsv1.Application
+	// Rules are how the rules are, in their order; those that are not enabled are left out.
+	Rules []Rule
+	// Excluded are the namespaces that are left alone, sorted.
+	Excluded []string
+}
+
+// Rule is how a rule was rendered.
+type Rule struct {
+	Name, Type string
+	Enforce    bool
+	// Policies are the names of its policies on members.
+	Policies []string
+	// Err is why there is nothing of it: only a change of what is declared mends it.
+	Err error
+}
+
+// Names returns the rules' policies on members, and the rule that each is of.
+func (r *Rendered) Names() map[string]int {
+	out := map[string]int{}
+	for i := range r.Rules {
+		for _, name := range r.Rules[i].Policies {
+			out[name] = i
+		}
+	}
+	return out
+}
+
+// Failed returns the rules that could not be rendered.
+func (r *Rendered) Failed() (failed []Rule) {
+	for _, rule := range r.Rules {
+		if rule.Err != nil {
+			failed = append(failed, rule)
+		}
+	}
+	return failed
+}
+
+// Render renders rules. What is wrong with a rule is in its Err; an error is one of all of them.
+func Render(in Input) (*Rendered, error) {
+	excluded, err := Excluded(in.Fleets, in.Find)
+	if err != nil {
+		return nil, err
+	}
+	excluded = append(excluded, in.ExcludeNamespaces...)
+	c := compose(in, excluded)
+	// What the rules themselves install, an agent say, is left alone, too.
+	installed := slices.Clone(excluded)
+	for _, o := range c.objects {
+		if o.GetKind() == "Namespace" {
+			installed = append(installed, o.GetName())
+		}
+	}
+	if len(installed) > len(excluded) {
+		c = compose(in, installed)
+	}
+	return c.Rendered, c.deliver()
+}
+
+// compose renders all rules, which leave namespaces alone.
+func compose(in Input, excluded []string) *composing {
+	slices.Sort(excluded)
+	c := &composing{Input: in, Rendered: &Rendered{Excluded: slices.Compact(excluded)}, names: map[string]string{}}
+	for i := range in.policies {
+		c.securityRule(&in.policies[i])
+	}
+	for i := range in.rules {
+		if enabled := in.rules[i].Enabled; enabled == nil || *enabled {
+			c.complianceRule(&in.rules[i])
+		}
+	}
+	return c
+}
+
+// composing is the state of one Render.
+type composing struct {
+	Input
+	*Rendered
+	rendered, objects []*unstructured.Unstructured
+	// names are those of all objects, and the rules that they are of.
+	names map[string]string
+}
+
+// securityRule renders a rule of a FleetSecurityPolicy.
+func (c *composing) securityRule(rule *policyv1.SecurityRule) {
+	out := Rule{Name: string(rule.Name), Enforce: rule.Enforcement == policyv1.Enforce}
+	name := policyName(append(slices.Clone(c.prefix), string(rule.Name))...)
+	policy, err := validatingPolicy(rule, name, c.Excluded)
+	c.add(out, []*unstructured.Unstructured{policy}, nil, err)
+}
+
+// complianceRule renders a rule of a ClusterCompliance.
+func (c *composing) complianceRule(rule *clusterv1.ComplianceRule) {
+	out := Rule{Name: string(rule.Name), Type: rule.Type}
+	policies, objects, err := c.expand(rule, &out)
+	c.add(out, policies, objects, err)
+}
+
+func (c *composing) expand(rule *clusterv1.ComplianceRule, out *Rule) (policies, objects []*unstructured.Unstructured, err error) {
+	params, enforce, err := parameters(rule)
+	if err != nil {
+		return nil, nil, err
+	}
+	out.Enforce = enforce
+	kind, config, err := c.Find(rule.Type)
+	if err != nil {
+		return nil, nil, err
+	}
+	id := policyName(append(slices.Clone(c.prefix), string(rule.Name))...)
+	use := plugin.RuleUse{Name: string(rule.Name), ID: id, Enforce: enforce, Params: application.MergeValues(config, params), Excluded: c.Excluded,
+		Fleet: &fleetv1.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace}}}
+	if len(c.Fleets) > 0 {
+		use.Fleet = c.Fleets[0]
+	}
+	rules, objects, err := kind.Expand(use)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range rules {
+		name := id
+		if rules[i].Name != "" {
+			name = policyName(append(slices.Clone(c.prefix), string(rule.Name), string(rules[i].Name))...)
+		}
+		policy, err := validatingPolicy(&rules[i], name, c.Excluded)
+		if err != nil {
+			return nil, nil, fmt.Errorf("policies[%d]: %w", i, err)
+		}
+		policies = append(policies, policy)
+	}
+	return policies, objects, nil
+}
+
+// parameters returns the parameters of a rule, without enforce, which every type has.
+func parameters(rule *clusterv1.ComplianceRule) (params map[string]any, enforce bool, err error) {
+	if rule.Params == nil || string(rule.Params.Raw) == "null" {
+		return nil, false, nil
+	}
+	decoder := json.NewDecoder(bytes.NewReader(rule.Params.Raw))
+	decoder.UseNumber()
+	if err := decoder.Decode(&params); err != nil {
+		return nil, false, errors.New("params: has to be a map")
+	}
+	if v, ok := params["enforce"]; ok {
+		if enforce, ok = v.(bool); !ok {
+			return nil, false, fmt.Errorf("params.enforce: %v: has to be true or false", v)
+		}
+		delete(params, "enforce")
+	}
+	return params, enforce, nil
+}
+
+// add adds what a rule becomes, all of it or nothing.
+func (c *composing) add(out Rule, policies, objects []*unstructured.Unstructured, err error) {
+	for _, o := range append(slices.Clone(policies), objects...) {
+		if err != nil {
+			break
+		}
+		key := baseline.KeyOf(o).String()
+		if other, ok := c.names[key]; ok && other == out.Name {
+			err = fmt.Errorf("makes %s twice", key)
+		} else if ok {
+			err = fmt.Errorf("makes %s, which rule %s makes, too: change the one or the other", key, other)
+		} else if o.GetKind() == "NetworkPolicy" && slices.Contains(c.Excluded, o.GetNamespace()) {
+			err = fmt.Errorf("%s is in a namespace that is left alone: that of the system, of Flux or of a plugin", key)
+		}
+	}
+	if err != nil {
+		out.Err = err
+		c.Rules = append(c.Rules, out)
+		return
+	}
+	for _, o := range append(slices.Clone(policies), objects...) {
+		c.names[baseline.KeyOf(o).String()] = out.Name
+		if isKyverno(o) {
+			c.rendered = append(c.rendered, o)
+			out.Policies = append(out.Policies, o.GetName())
+		} else {
+			c.objects = append(c.objects, o)
+		}
+	}
+	c.Rules = append(c.Rules, out)
+}
+
+// isKyverno says whether an object is one that only Kyverno knows.
+func isKyverno(o *unstructured.Unstructured) bool {
+	group := o.GroupVersionKind().Group
+	return group == policiesGroup || group == "kyverno.io"
+}
+
+// deliver writes the files, and the Applications that deliver them.
+func (c *composing) deliver() error {
+	if len(c.rendered)+len(c.objects) == 0 {
+		return nil
+	}
+	c.Files = map[string][]byte{}
+	for _, part := range []struct {
+		folder, name string
+		objects      []*unstructured.Unstructured
+		app          **appsv1.Application
+	}{{policiesFolder, c.PoliciesName(), c.rendered, &c.Rendered.Policies}, {objectsFolder, c.ObjectsName(), c.objects, &c.Rendered.Objects}} {
+		if len(part.objects) == 0 {
+			continue
+		}
+		slices.SortFunc(part.objects, func(a, b *unstructured.Unstructured) int {
+			return cmp.Compare(baseline.KeyOf(a).String(), baseline.KeyOf(b).String())
+		})
+		files, patches, err := baseline.Manifests(part.objects)
+		if err != nil {
+			return err
+		}
+		for name, content := range files {
+			c.Files[part.folder+"/"+name] = content
+		}
+		app := c.application(part.name, part.folder, patches)
+		if part.folder == policiesFolder {
+			c.await(app)
+		}
+		if _, err := application.Compile(app); err != nil {
+			return fmt.Errorf("what this becomes is invalid: %w", err)
+		}
+		*part.app = app
+	}
+	c.Revision = baseline.Revision(c.Files)
+	return nil
+}
+
+func (c *composing) application(name, folder string, patches []kustomize.Patch) *appsv1.Application {
+	app := &appsv1.Application{}
+	app.APIVersion, app.Kind = appsv1.GroupVersion.String(), appsv1.ApplicationKind
+	app.Name, app.Namespace = name, c.Namespace
+	app.Spec = appsv1.ApplicationSpec{
+		Source:         appsv1.ApplicationSource{SourceRef: &appsv1.SourceReference{Kind: sourcev1.ExternalArtifactKind, Name: c.PoliciesName()}},
+		Destination:    c.Destination.DeepCopy(),
+		DeletionPolicy: c.DeletionPolicy,
+		PruneBudget:    c.PruneBudget,
+		SyncPolicies: []appsv1.ApplicationSyncPolicy{{
+			Name: folder,
+			Kustomization: &appsv1.Kustomization{
+				Path: "./" + folder, Prune: new(true), Wait: true, Patches: patches,
+				Interval: c.Interval, Timeout: &metav1.Duration{Duration: applyTimeout}, RetryInterval: &metav1.Duration{Duration: time.Minute},
+			},
+		}},
+	}
+	if i := c.Interval; i == nil || i.Duration <= 0 {
+		app.Spec.SyncPolicies[0].Kustomization.Interval = &metav1.Duration{Duration: application.DefaultInterval}
+	}
+	return app
+}
+
+// await has the policies come after Kyverno on every member, and says when they are ready.
+func (c *composing) await(app *appsv1.Application) {
+	policy := &app.Spec.SyncPolicies[0]
+	policy.Kustomization.HealthCheckExprs = []kustomize.CustomHealthCheck{health}
+	if c.WaitForKyverno != nil && !*c.WaitForKyverno {
+		return
+	}
+	for _, fleet := range c.Engines {
+		app.Spec.DependsOn = append(app.Spec.DependsOn, appsv1.NameReference{Name: plugin.Name(fleet, EnginePlugin)})
+	}
+	if len(c.Engines) == 0 {
+		policy.Overrides = append(policy.Overrides, appsv1.Override{Selector: &metav1.LabelSelector{}, Hold: fmt.Sprintf(
+			"waits for Kyverno: no Fleet that has %s has the plugin policy: set spec.plugin.policy.kyverno in one, or waitForKyverno: false where Kyverno comes in another way",
+			c.where())})
+	}
+}
+
+func (c *composing) where() string {
+	if c.Destination.Cluster != nil {
+		return c.Destination.Cluster.Name
+	}
+	return "these members"
+}
+
+// system are the namespaces that no rule ever looks at: those of Kubernetes, of Flux, and of Kyverno.
+var system = []string{"kube-system", "kube-public", "kube-node-lease", "flux-system", "kyverno"}
+
+// Excluded returns the namespaces that are left alone on the members of fleets: those of the system, of Flux, and of the
+// fleets' plugins. What a plugin has cannot be told while the plugin itself cannot be.
+func Excluded(fleets []*fleetv1.Fleet, find Find) ([]string, error) {
+	out := slices.Clone(system)
+	for _, fleet := range fleets {
+		for _, use := range plugin.Uses(fleet) {
+			p, config, err := find(use.Name)
+			if err != nil {
+				return nil, fmt.Errorf("which namespaces plugin %s of Fleet %s has, and are to be left alone, is not known: %w", use.Name, fleet.Name, err)
+			}
+			use.Config = application.MergeValues(config, use.Config)
+			namespaces, err := p.Namespaces(fleet, use)
+			if err != nil {
+				return nil, fmt.Errorf("which namespaces plugin %s of Fleet %s has, and are to be left alone, is not known: %w", use.Name, fleet.Name, err)
+			}
+			out = append(out, namespaces...)
+		}
+	}
+	return out, nil
+}
+
+// ArtifactSpec returns the spec of the ExternalArtifact of rules, which flux trace follows.
+func (s *Set) ArtifactSpec() *sourcev1.ExternalArtifactSpec {
+	return &sourcev1.ExternalArtifactSpec{SourceRef: &meta.NamespacedObjectKindReference{
+		APIVersion: s.Kind.GroupVersion().String(), Kind: s.Kind.Kind, Name: s.Name, Namespace: s.Namespace}}
+}
