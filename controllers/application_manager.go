@@ -11,6 +11,7 @@ import (
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"github.com/fluxcd/pkg/runtime/predicates"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/workqueue"
@@ -73,6 +74,11 @@ func indexApplications(ctx context.Context, indexer client.FieldIndexer) error {
 			return nil
 		})
 		if err != nil {
+			return err
+		}
+	}
+	for _, kind := range []client.Object{&appsv1.Application{}, &sourcev1.ExternalArtifact{}} {
+		if err := indexer.IndexField(ctx, kind, deliveryIndex, indexByDelivery); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
@@ -36,8 +37,11 @@ type ArtifactStager struct {
 	// stage stores the files of an object, and remove those of one that is gone.
 	stage  func(ctx context.Context, o client.Object) error
 	remove func(key types.NamespacedName) error
-	// again, if there is one, has what uses plugins from outside staged again.
+	// again, if there is one, has what uses plugins from outside staged again, which is what users returns.
 	again chan event.GenericEvent
+	users handler.MapFunc
+	// watches are what else changes what is published, and whom it leads to.
+	watches map[client.Object]handler.MapFunc
 
 	mu     sync.Mutex
 	staged map[types.NamespacedName]bool // what is stored, or cannot be
@@ -71,7 +75,7 @@ func NewConfigStager(c client.Client, p publisher.Publisher, baselines *Baseline
 // NewFleetStager stages what the plugins of Fleets publish.
 func NewFleetStager(c client.Client, p publisher.Publisher, plugins *Plugins) *ArtifactStager {
 	return &ArtifactStager{
-		Client: c, kind: fleetv1.FleetKind, object: &fleetv1.Fleet{}, staged: map[types.NamespacedName]bool{}, again: coalesced(plugins),
+		Client: c, kind: fleetv1.FleetKind, object: &fleetv1.Fleet{}, staged: map[types.NamespacedName]bool{}, again: coalesced(plugins), users: usersOfPlugins(c),
 		list: func(ctx context.Context) ([]client.Object, error) {
 			var list fleetv1.FleetList
 			err := c.List(ctx, &list, client.UnsafeDisableDeepCopy)
@@ -84,6 +88,38 @@ func NewFleetStager(c client.Client, p publisher.Publisher, plugins *Plugins) *A
 	}
 }
 
+// NewSecurityPolicyStager stages what FleetSecurityPolicies publish, and NewComplianceStager what ClusterCompliances do.
+func NewSecurityPolicyStager(c client.Client, p publisher.Publisher, plugins *Plugins) *ArtifactStager {
+	return newRulesStager(c, p, plugins, securityPolicies)
+}
+
+// NewComplianceStager stages what ClusterCompliances publish.
+func NewComplianceStager(c client.Client, p publisher.Publisher, plugins *Plugins) *ArtifactStager {
+	return newRulesStager(c, p, plugins, clusterCompliances)
+}
+
+func newRulesStager[T ruled](c client.Client, p publisher.Publisher, plugins *Plugins, kind ruleKind[T]) *ArtifactStager {
+	return &ArtifactStager{
+		Client: c, kind: kind.name, object: kind.new(), staged: map[types.NamespacedName]bool{}, again: coalesced(plugins),
+		users: func(ctx context.Context, _ client.Object) []reconcile.Request { return rulesIn(ctx, c, kind, "") },
+		list: func(ctx context.Context) ([]client.Object, error) {
+			all, err := kind.list(ctx, c, client.UnsafeDisableDeepCopy)
+			return objects(all), err
+		},
+		stage: func(ctx context.Context, o client.Object) error {
+			return rulesArtifact(ctx, c, plugins, p, kind.set(o.(T)), o.(T).GetRules())
+		},
+		remove: func(key types.NamespacedName) error {
+			o := kind.new()
+			o.SetName(key.Name)
+			return p.Remove(types.NamespacedName{Namespace: key.Namespace, Name: kind.set(o).PoliciesName()})
+		},
+		watches: map[client.Object]handler.MapFunc{&fleetv1.Fleet{}: func(ctx context.Context, fleet client.Object) []reconcile.Request {
+			return rulesIn(ctx, c, kind, fleet.GetNamespace())
+		}},
+	}
+}
+
 // SetupWithManager registers the stager. It does not wait to be elected.
 func (s *ArtifactStager) SetupWithManager(mgr ctrl.Manager, opts controller.Options) error {
 	opts.NeedLeaderElection = new(false)
@@ -92,7 +128,10 @@ func (s *ArtifactStager) SetupWithManager(mgr ctrl.Manager, opts controller.Opti
 		For(s.object, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		WithOptions(opts)
 	if s.again != nil {
-		b = b.WatchesRawSource(source.Channel(s.again, handler.EnqueueRequestsFromMapFunc(usersOfPlugins(s.Client))))
+		b = b.WatchesRawSource(source.Channel(s.again, handler.EnqueueRequestsFromMapFunc(s.users)))
+	}
+	for o, leadsTo := range s.watches {
+		b = b.Watches(o, whenSettled(leadsTo), builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicate.AnnotationChangedPredicate{})))
 	}
 	return b.Complete(s)
 }

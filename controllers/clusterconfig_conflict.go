@@ -201,7 +201,7 @@ func (r *ClusterConfigReconciler) targets(ctx context.Context, config *clusterv1
 	if err != nil {
 		return nil, err
 	}
-	return baseline.Targets(config, fleets, clusters), nil
+	return baseline.Targets(config.Spec.Target, fleets, clusters), nil
 }
 
 // delivered is what a ClusterConfig has on the members by now.

@@ -68,6 +68,9 @@ func (h *hub) fluxApplies() {
 
 // inventory returns what is published: the names of what the ClusterConfig declares, if it is valid.
 func (h *hub) inventory(ea *sourcev1.ExternalArtifact) *kustomizev1.ResourceInventory {
+	if ea.Spec.SourceRef.Kind != clusterv1.ClusterConfigKind {
+		return nil
+	}
 	rendered, err := baseline.Render(h.config(ea.Spec.SourceRef.Name))
 	if err != nil || rendered.Revision != ea.Status.Artifact.Revision {
 		return nil

@@ -95,6 +95,6 @@ var configKind = clusterv1.GroupVersion.WithKind(clusterv1.ClusterConfigKind)
 // applications returns the Applications of a ClusterConfig, from the cache.
 func (r *ClusterConfigReconciler) applications(ctx context.Context, config *clusterv1.ClusterConfig) ([]appsv1.Application, error) {
 	var apps appsv1.ApplicationList
-	err := r.List(ctx, &apps, client.InNamespace(config.Namespace), client.MatchingFields{configIndex: config.Name}, client.UnsafeDisableDeepCopy)
+	err := r.List(ctx, &apps, client.InNamespace(config.Namespace), deliveredFor(clusterv1.ClusterConfigKind, config.Name), client.UnsafeDisableDeepCopy)
 	return apps.Items, err
 }

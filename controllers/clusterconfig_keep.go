@@ -130,7 +130,7 @@ func (k *Keeper) wishes(ctx context.Context, namespace, self string, labels clie
 		if err != nil {
 			return nil, err
 		}
-		w.targets[c.Name] = baseline.Targets(c, fleets, clusters)
+		w.targets[c.Name] = baseline.Targets(c.Spec.Target, fleets, clusters)
 		// That of this generation: the one in the cache may be older.
 		if rendered, err := k.Baselines.peek(c); err == nil {
 			w.objects[c.Name] = rendered.Objects

@@ -22,20 +22,8 @@ import (
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 )
 
-// configIndex finds Applications by the ClusterConfig that they are made for.
-const configIndex = ".clusterconfig"
-
-// SetupWithManager registers the reconciler, its index and its watches.
-func (r *ClusterConfigReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts controller.Options) error {
-	err := mgr.GetFieldIndexer().IndexField(ctx, &appsv1.Application{}, configIndex, func(o client.Object) []string {
-		if owner := metav1.GetControllerOfNoCopy(o); owner != nil && owner.Kind == clusterv1.ClusterConfigKind {
-			return []string{owner.Name}
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
+// SetupWithManager registers the reconciler and its watches.
+func (r *ClusterConfigReconciler) SetupWithManager(mgr ctrl.Manager, opts controller.Options) error {
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, predicate.AnnotationChangedPredicate{}))
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &clusterv1.ClusterConfig{}, handler.OnlyControllerOwner())
 	return ctrl.NewControllerManagedBy(mgr).

@@ -2,9 +2,7 @@ package controllers
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
@@ -40,7 +38,11 @@ func (r *ClusterConfigReconciler) report(ctx context.Context, config *clusterv1.
 			judged = append(judged, conditions.UnknownCondition(meta.ReadyCondition, meta.ProgressingReason, "Application %s is at work", declared.Name))
 			continue
 		}
-		judged = append(judged, take(config, &apps[i], declared == rendered.Overlay))
+		prefix := ""
+		if declared == rendered.Overlay {
+			prefix = "overlay: "
+		}
+		judged = append(judged, take(config, clusterv1.ClusterConfigKind, &status.Members, &status.Objects, &status.Prune, &apps[i], prefix))
 	}
 	if rendered.Application != nil {
 		status.Revision = rendered.Revision
@@ -52,7 +54,11 @@ func (r *ClusterConfigReconciler) report(ctx context.Context, config *clusterv1.
 			judged = append(judged, conditions.UnknownCondition(meta.ReadyCondition, meta.ProgressingReason, "%d members do not have %s yet: Flux is at work", behind, rendered.Revision))
 		}
 	}
-	setConfigReady(config, judged)
+	note := ""
+	if conditions.IsTrue(config, clusterv1.ConflictCondition) {
+		note = "; in conflict: " + conditions.GetMessage(config, clusterv1.ConflictCondition)
+	}
+	setDelivered(config, judged, note)
 	if token, ok := meta.ReconcileAnnotationValue(config.Annotations); ok {
 		status.LastHandledReconcileAt = token
 	}
@@ -72,86 +78,6 @@ func (r *ClusterConfigReconciler) behind(ctx context.Context, config *clusterv1.
 		}
 	}
 	return n, nil
-}
-
-// take adds what an Application says to the status of its ClusterConfig, and returns how ready it is.
-func take(config *clusterv1.ClusterConfig, app *appsv1.Application, overlay bool) *metav1.Condition {
-	// What the Application asks for is asked of the ClusterConfig, which passes it on.
-	own := func(message string) string {
-		message = strings.ReplaceAll(message, "annotate the Application", "annotate the ClusterConfig")
-		if strings.Contains(message, "ExternalArtifact feature gate is disabled") {
-			message += ": start Flux's kustomize-controller with --feature-gates=ExternalArtifact=true"
-		}
-		if overlay {
-			message = "overlay: " + message
-		}
-		return message
-	}
-	status, theirs := &config.Status, &app.Status
-	status.Objects += theirs.Objects
-	if theirs.Prune != nil && status.Prune == nil {
-		status.Prune = theirs.Prune.DeepCopy()
-	}
-	members := theirs.Members.DeepCopy()
-	for i := range members.NotReady {
-		members.NotReady[i].Message = own(members.NotReady[i].Message)
-	}
-	join(&status.Members, members)
-	for _, t := range []string{appsv1.PruneBlockedCondition, appsv1.OverrideUnmatchedCondition} {
-		if c := conditions.Get(app, t); c != nil {
-			conditions.MarkTrue(config, t, c.Reason, "%s", own(c.Message))
-		}
-	}
-	ready := *conditions.Get(app, meta.ReadyCondition)
-	ready.Message = own(ready.Message)
-	return &ready
-}
-
-// join adds the members of an overlay, which are the same as those of the rest.
-func join(to, from *fleetv1.MemberSummary) {
-	if to.Total == 0 {
-		*to = *from
-		return
-	}
-	for _, m := range from.NotReady {
-		if slices.ContainsFunc(to.NotReady, func(n fleetv1.NotReadyMember) bool { return n.Name == m.Name && n.Kind == m.Kind }) {
-			continue
-		}
-		if len(to.NotReady) < fleetv1.MaxListedMembers {
-			to.NotReady = append(to.NotReady, m)
-		}
-	}
-	notReady := max(len(to.NotReady), to.Total-to.Ready, from.Total-from.Ready)
-	to.Total = max(to.Total, from.Total)
-	to.Ready, to.NotReadyOmitted = to.Total-notReady, notReady-len(to.NotReady)
-	to.Summary = fmt.Sprintf("%d/%d", to.Ready, to.Total)
-}
-
-// setConfigReady sets Ready and Reconciling to the worst of what was judged.
-func setConfigReady(config *clusterv1.ClusterConfig, judged []*metav1.Condition) {
-	order := []metav1.ConditionStatus{metav1.ConditionFalse, metav1.ConditionUnknown, metav1.ConditionTrue}
-	slices.SortStableFunc(judged, func(a, b *metav1.Condition) int { return slices.Index(order, a.Status) - slices.Index(order, b.Status) })
-	var messages []string
-	for _, c := range judged {
-		if c.Status != metav1.ConditionTrue || judged[0].Status == metav1.ConditionTrue {
-			messages = append(messages, c.Message)
-		}
-	}
-	message := bounded(strings.Join(messages, "; "), 2000)
-	if conditions.IsTrue(config, clusterv1.ConflictCondition) {
-		message = bounded(message+"; in conflict: "+conditions.GetMessage(config, clusterv1.ConflictCondition), 2000)
-	}
-	switch worst := judged[0]; worst.Status {
-	case metav1.ConditionTrue:
-		conditions.MarkTrue(config, meta.ReadyCondition, worst.Reason, "%s", message)
-		conditions.Delete(config, meta.ReconcilingCondition)
-	case metav1.ConditionFalse:
-		conditions.MarkFalse(config, meta.ReadyCondition, worst.Reason, "%s", message)
-		conditions.Delete(config, meta.ReconcilingCondition)
-	default:
-		conditions.MarkUnknown(config, meta.ReadyCondition, meta.ProgressingReason, "%s", message)
-		conditions.MarkReconciling(config, meta.ProgressingReason, "%s", message)
-	}
 }
 
 // setConfigWaiting says what is waited for before anything of a change is published.

@@ -22,6 +22,21 @@ import (
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 )
 
+// deliveryIndex finds the Applications and ExternalArtifacts that deliver an object.
+const deliveryIndex = ".delivery"
+
+func indexByDelivery(o client.Object) []string {
+	if owner := metav1.GetControllerOfNoCopy(o); owner != nil {
+		return []string{owner.Kind + "/" + owner.Name}
+	}
+	return nil
+}
+
+// deliveredFor selects what delivers an object, in the cache.
+func deliveredFor(kind, name string) client.MatchingFields {
+	return client.MatchingFields{deliveryIndex: kind + "/" + name}
+}
+
 // delivery writes what an object is delivered by: the Applications and ExternalArtifacts that it owns.
 type delivery struct {
 	client.Client

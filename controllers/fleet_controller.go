@@ -66,18 +66,7 @@ type FleetReconciler struct {
 }
 
 // SetupWithManager registers the reconciler and its watches.
-func (r *FleetReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opts controller.Options) error {
-	for _, kind := range []client.Object{&appsv1.Application{}, &sourcev1.ExternalArtifact{}} {
-		err := mgr.GetFieldIndexer().IndexField(ctx, kind, fleetOwnerIndex, func(o client.Object) []string {
-			if owner := metav1.GetControllerOfNoCopy(o); owner != nil && owner.Kind == fleetv1.FleetKind {
-				return []string{owner.Name}
-			}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-	}
+func (r *FleetReconciler) SetupWithManager(mgr ctrl.Manager, opts controller.Options) error {
 	fetched := coalesced(r.Plugins)
 	owner := handler.EnqueueRequestForOwner(mgr.GetScheme(), mgr.GetRESTMapper(), &fleetv1.Fleet{}, handler.OnlyControllerOwner())
 	changed := builder.WithPredicates(predicate.Or(predicate.GenerationChangedPredicate{}, predicates.ReconcileRequestedPredicate{}, predicate.AnnotationChangedPredicate{}))
@@ -90,6 +79,7 @@ func (r *FleetReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 		// What one fleet has a plugin on, another one has not.
 		Watches(&fleetv1.Fleet{}, whenSettled(r.rivals), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&appsv1.Application{}, whenSettled(fleetOfOwner)).
+		Watches(&appsv1.Application{}, whenSettled(r.neededBy)).
 		Watches(&sourcev1.ExternalArtifact{}, owner).
 		Watches(&corev1.Secret{}, owner).
 		WatchesRawSource(source.Channel(r.Facts.fleets, &handler.EnqueueRequestForObject{})).
@@ -107,6 +97,17 @@ func (r *FleetReconciler) rivals(ctx context.Context, o client.Object) (requests
 	for i := range fleets.Items {
 		if f := &fleets.Items[i]; f.Name != o.GetName() && len(plugin.Uses(f)) > 0 {
 			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(f)})
+		}
+	}
+	return requests
+}
+
+// neededBy returns the fleets with plugins that an Application depends on: they may wait for it to end.
+func (r *FleetReconciler) neededBy(ctx context.Context, o client.Object) (requests []reconcile.Request) {
+	for _, d := range o.(*appsv1.Application).Spec.DependsOn {
+		app := &appsv1.Application{}
+		if r.Get(ctx, types.NamespacedName{Namespace: o.GetNamespace(), Name: d.Name}, app, client.UnsafeDisableDeepCopyOption(true)) == nil {
+			requests = append(requests, fleetOfOwner(ctx, app)...)
 		}
 	}
 	return requests

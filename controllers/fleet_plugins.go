@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,13 +23,11 @@ import (
 	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/member"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
+	"github.com/fleetwright/fleetwright/renderers/rule"
 )
 
 // FleetFinalizer keeps a Fleet until its plugins have ended.
 const FleetFinalizer = "fleet.kurator.dev/plugins"
-
-// fleetOwnerIndex finds what is made for a Fleet.
-const fleetOwnerIndex = ".fleetowner"
 
 var fleetKind = fleetv1.GroupVersion.WithKind(fleetv1.FleetKind)
 
@@ -37,6 +36,7 @@ const (
 	unknownPluginReason   = "UnknownPlugin"
 	pluginNotLoadedReason = "NotLoaded"
 	readingFactsReason    = "ReadingFacts"
+	inUseReason           = "InUse"
 )
 
 func (r *FleetReconciler) delivery(fleet *fleetv1.Fleet) *delivery {
@@ -80,12 +80,23 @@ func (r *FleetReconciler) deliverPlugins(ctx context.Context, fleet *fleetv1.Fle
 	r.Facts.forgetFleet(client.ObjectKeyFromObject(fleet), used)
 	fleet.Status.PluginEndpoints = endpoints[:min(len(endpoints), fleetv1.MaxPluginEndpoints)]
 
+	inUse, err := r.inUse(ctx, fleet, apps, wanted)
+	if err != nil {
+		return err
+	}
+	for name := range inUse {
+		wanted[name] = true
+	}
 	if err := r.delivery(fleet).end(ctx, apps, wanted); err != nil {
 		errs = append(errs, err)
 	}
 	unwanted := false
 	for i := range apps {
-		if !wanted[apps[i].Name] {
+		if message, ok := inUse[apps[i].Name]; ok {
+			unwanted = true
+			fleet.Status.Plugins = append(fleet.Status.Plugins, fleetv1.PluginStatus{Name: rule.EnginePlugin, Application: apps[i].Name,
+				Ready: string(metav1.ConditionFalse), Reason: inUseReason, Message: message, Members: apps[i].Status.Members.Summary})
+		} else if !wanted[apps[i].Name] {
 			unwanted = true
 			fleet.Status.Plugins = append(fleet.Status.Plugins, fleetv1.PluginStatus{Name: strings.TrimPrefix(apps[i].Name, "plugin-"+fleet.Name+"-"), Application: apps[i].Name,
 				Ready: string(metav1.ConditionFalse), Reason: endingReason, Message: ending(&apps[i])})
@@ -213,7 +224,7 @@ func (r *FleetReconciler) taken(ctx context.Context, fleet *fleetv1.Fleet, name 
 // pluginApplications returns the Applications of the plugins of a fleet, from the cache.
 func (r *FleetReconciler) pluginApplications(ctx context.Context, fleet *fleetv1.Fleet) ([]appsv1.Application, error) {
 	var apps appsv1.ApplicationList
-	err := r.List(ctx, &apps, client.InNamespace(fleet.Namespace), client.MatchingFields{fleetOwnerIndex: fleet.Name}, client.UnsafeDisableDeepCopy)
+	err := r.List(ctx, &apps, client.InNamespace(fleet.Namespace), deliveredFor(fleetv1.FleetKind, fleet.Name), client.UnsafeDisableDeepCopy)
 	return apps.Items, err
 }
 
@@ -225,7 +236,7 @@ func (r *FleetReconciler) endPluginObjects(ctx context.Context, fleet *fleetv1.F
 		wanted[plugin.Name(fleet.Name, use.Name)], wanted[plugin.ChartName(fleet.Name, use.Name)] = true, true
 	}
 	var artifacts sourcev1.ExternalArtifactList
-	if err := r.List(ctx, &artifacts, client.InNamespace(fleet.Namespace), client.MatchingFields{fleetOwnerIndex: fleet.Name}, client.UnsafeDisableDeepCopy); err != nil {
+	if err := r.List(ctx, &artifacts, client.InNamespace(fleet.Namespace), deliveredFor(fleetv1.FleetKind, fleet.Name), client.UnsafeDisableDeepCopy); err != nil {
 		return 0, err
 	}
 	secrets, err := r.keptSecrets(ctx, fleet)
@@ -266,7 +277,11 @@ func (r *FleetReconciler) finalize(ctx context.Context, fleet *fleetv1.Fleet) er
 	if err != nil {
 		return err
 	}
-	if err := r.delivery(fleet).end(ctx, apps, nil); err != nil {
+	inUse, err := r.inUse(ctx, fleet, apps, nil)
+	if err != nil {
+		return err
+	}
+	if err := r.delivery(fleet).end(ctx, slices.DeleteFunc(slices.Clone(apps), func(a appsv1.Application) bool { return inUse[a.Name] != "" }), nil); err != nil {
 		return err
 	}
 	left, err := r.endPluginObjects(ctx, fleet, nil, len(apps) > 0)
@@ -276,7 +291,7 @@ func (r *FleetReconciler) finalize(ctx context.Context, fleet *fleetv1.Fleet) er
 	if len(apps) > 0 {
 		var texts []string
 		for i := range apps {
-			texts = append(texts, fmt.Sprintf("Application %s: %s", apps[i].Name, ending(&apps[i])))
+			texts = append(texts, fmt.Sprintf("Application %s: %s", apps[i].Name, cmp.Or(inUse[apps[i].Name], ending(&apps[i]))))
 		}
 		message := bounded("its plugins end: "+strings.Join(texts, "; "), 2000)
 		conditions.MarkReconciling(fleet, endingReason, "%s", message)

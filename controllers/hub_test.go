@@ -34,7 +34,9 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers/publisher"
+	templates "github.com/fleetwright/fleetwright/fleet-templates"
 	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
@@ -70,7 +72,7 @@ func newHub(t *testing.T) *hub {
 var hubScheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme,
-		sourcev1.AddToScheme, appsv1.AddToScheme, clusterv1.AddToScheme, fleetv1.AddToScheme} {
+		sourcev1.AddToScheme, appsv1.AddToScheme, clusterv1.AddToScheme, fleetv1.AddToScheme, policyv1.AddToScheme} {
 		if err := add(s); err != nil {
 			panic(err)
 		}
@@ -101,17 +103,20 @@ func (h *hub) start() *ApplicationReconciler {
 	store, err := publisher.New(artifacts.Options{StoragePath: h.t.TempDir(), StorageAddress: "127.0.0.1:0", StorageAdvAddress: "artifacts.test",
 		ArtifactRetentionTTL: time.Minute, ArtifactRetentionRecords: 2, ArtifactDigestAlgo: "sha256"})
 	h.Expect(err).NotTo(HaveOccurred())
-	known, err := plugin.LoadAll(catalog.FS)
+	known, err := plugin.LoadAll(catalog.FS, templates.Rules())
 	h.Expect(err).NotTo(HaveOccurred())
 	plugins, facts := NewPlugins(known), NewFacts()
 	facts.retry = 500 * time.Millisecond
 	h.Expect((&FactReconciler{MemberReconciler: MemberReconciler{Client: mgr.GetClient()}, Facts: facts}).SetupWithManager(mgr, 4)).To(Succeed())
 	h.Expect((&FleetReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events, Publisher: store, Plugins: plugins, Facts: facts}).
-		SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
+		SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	h.stager = NewConfigStager(mgr.GetClient(), store, baselines)
 	h.Expect(h.stager.SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	h.Expect((&ClusterConfigReconciler{Client: mgr.GetClient(), EventRecorder: h.events, Publisher: store, Baselines: baselines, Keeper: keeper}).
-		SetupWithManager(ctx, mgr, controller.Options{})).To(Succeed())
+		SetupWithManager(mgr, controller.Options{})).To(Succeed())
+	rules := Rules{Client: mgr.GetClient(), EventRecorder: h.events, Publisher: store, Plugins: plugins, Reports: &Reports{}}
+	h.Expect(FleetSecurityPolicies(rules).SetupWithManager(mgr, controller.Options{})).To(Succeed())
+	h.Expect(ClusterCompliances(rules).SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -22,6 +21,7 @@ import (
 var (
 	// errUnknownPlugin says that a fleet uses a plugin which nobody has brought.
 	errUnknownPlugin = errors.New("unknown plugin")
+	errUnknownType   = errors.New("unknown type")
 	// errPluginNotLoaded says that a plugin is registered, but is not there to be used: who uses it keeps what it has.
 	errPluginNotLoaded = errors.New("plugin not loaded")
 	// errPluginNameTaken says that a PluginConfig brings a plugin whose name another one has.
@@ -109,12 +109,18 @@ func (p *Plugins) Changes(leadsTo func(ctx context.Context, namespace string) []
 	})
 }
 
-// CatalogNames returns the names of the plugins of the catalog, sorted.
-func (p *Plugins) CatalogNames() []string { return slices.Sorted(maps.Keys(p.catalog)) }
-
 // Get returns a plugin that a fleet of the namespace may use, and the config that its PluginConfig gives it. An error is an
 // errUnknownPlugin or an errPluginNotLoaded.
 func (p *Plugins) Get(namespace, name string) (Registered, error) {
+	return p.find(namespace, name, false)
+}
+
+// RuleType returns a type of rules that a ClusterCompliance of the namespace may use, as Get does.
+func (p *Plugins) RuleType(namespace, name string) (Registered, error) {
+	return p.find(namespace, name, true)
+}
+
+func (p *Plugins) find(namespace, name string, ruleType bool) (Registered, error) {
 	if known, ok := p.catalog[name]; ok {
 		return Registered{Plugin: known}, nil
 	}
@@ -125,8 +131,12 @@ func (p *Plugins) Get(namespace, name string) (Registered, error) {
 	case p.inCatalog(name) == "" && found == nil && p.loading:
 		return Registered{}, fmt.Errorf("%w: PluginConfigs are being read", errPluginNotLoaded)
 	case p.inCatalog(name) != "" || found == nil:
-		return Registered{}, fmt.Errorf("%w %q: there are %s; others are registered by a PluginConfig in namespace %s", errUnknownPlugin, name,
-			strings.Join(p.names(namespace), ", "), namespace)
+		unknown := errUnknownPlugin
+		if ruleType {
+			unknown = errUnknownType
+		}
+		return Registered{}, fmt.Errorf("%w %q: there are %s; others are registered by a PluginConfig in namespace %s", unknown, name,
+			strings.Join(p.names(namespace, ruleType), ", "), namespace)
 	case found.Plugin == nil:
 		return Registered{}, fmt.Errorf("%w: PluginConfig %s: %s", errPluginNotLoaded, owner.Name, cmp.Or(found.problem, "it is being fetched"))
 	}
@@ -144,12 +154,16 @@ func (p *Plugins) inCatalog(name string) string {
 	return ""
 }
 
-// names returns the plugins that a fleet of the namespace may use.
-func (p *Plugins) names(namespace string) []string {
-	names := p.CatalogNames()
+// names returns the plugins that a fleet of the namespace may use, or the types of rules.
+func (p *Plugins) names(namespace string, ruleTypes bool) (names []string) {
+	for name, known := range p.catalog {
+		if known.IsRuleType() == ruleTypes {
+			names = append(names, name)
+		}
+	}
 	for key, b := range p.brought {
 		for i := range b.plugins {
-			if key.Namespace == namespace {
+			if key.Namespace == namespace && (b.plugins[i].Plugin == nil || b.plugins[i].IsRuleType() == ruleTypes) {
 				names = append(names, b.plugins[i].name)
 			}
 		}

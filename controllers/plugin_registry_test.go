@@ -33,7 +33,7 @@ func TestPluginRegistry(t *testing.T) {
 		return broughtPlugin{name: "x", Plugin: known, revision: revision}
 	}
 
-	g.Expect(p.CatalogNames()).To(Equal([]string{"distributedStorage"}))
+	g.Expect(p.names("", false)).To(Equal([]string{"distributedStorage"}))
 	g.Expect(says("a", "distributedStorage")).To(BeEmpty())
 	g.Expect(says("a", "x")).To(Equal(`unknown plugin "x": there are distributedStorage; others are registered by a PluginConfig in namespace a`))
 

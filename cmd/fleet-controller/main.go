@@ -41,8 +41,10 @@ import (
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	kuratorv1 "github.com/fleetwright/fleetwright/api/kurator/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers"
 	"github.com/fleetwright/fleetwright/controllers/publisher"
+	templates "github.com/fleetwright/fleetwright/fleet-templates"
 	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
@@ -66,6 +68,7 @@ func init() {
 	utilruntime.Must(clusterv1.AddToScheme(scheme))
 	utilruntime.Must(fleetv1.AddToScheme(scheme))
 	utilruntime.Must(kuratorv1.AddToScheme(scheme))
+	utilruntime.Must(policyv1.AddToScheme(scheme))
 }
 
 // options are the flags. Those that Flux's controllers have are called as there.
@@ -189,9 +192,9 @@ func run(opts *options) error {
 
 	durations := runtimectrl.NewMetrics(mgr, metrics.MustMakeRecorder(), controllers.ApplicationFinalizer)
 	rendering := controller.Options{MaxConcurrentReconciles: opts.concurrent}
-	known, err := plugin.LoadAll(catalog.FS)
+	known, err := plugin.LoadAll(catalog.FS, templates.Rules())
 	if err != nil {
-		return fmt.Errorf("reading the catalog of plugins: %w", err)
+		return fmt.Errorf("reading the catalog of plugins and rules: %w", err)
 	}
 	plugins, facts := controllers.NewPlugins(known), controllers.NewFacts()
 	if err := (&controllers.FactReconciler{MemberReconciler: members(), Facts: facts}).SetupWithManager(mgr, opts.concurrentProbes); err != nil {
@@ -218,7 +221,7 @@ func run(opts *options) error {
 		Plugins:       plugins,
 		Facts:         facts,
 		Shard:         shard,
-	}).SetupWithManager(ctx, mgr, rendering); err != nil {
+	}).SetupWithManager(mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the Fleet controller: %w", err)
 	}
 	baselines := &controllers.Baselines{}
@@ -235,8 +238,10 @@ func run(opts *options) error {
 	}
 
 	for name, stager := range map[string]*controllers.ArtifactStager{
-		"artifacts":        controllers.NewConfigStager(mgr.GetClient(), publisher, baselines),
-		"plugin-artifacts": controllers.NewFleetStager(mgr.GetClient(), publisher, plugins),
+		"artifacts":            controllers.NewConfigStager(mgr.GetClient(), publisher, baselines),
+		"plugin-artifacts":     controllers.NewFleetStager(mgr.GetClient(), publisher, plugins),
+		"policy-artifacts":     controllers.NewSecurityPolicyStager(mgr.GetClient(), publisher, plugins),
+		"compliance-artifacts": controllers.NewComplianceStager(mgr.GetClient(), publisher, plugins),
 	} {
 		stager.Shard = shard
 		if err := stager.SetupWithManager(mgr, rendering); err != nil {
@@ -254,8 +259,24 @@ func run(opts *options) error {
 		Baselines:     baselines,
 		Keeper:        keeper,
 		Shard:         shard,
-	}).SetupWithManager(ctx, mgr, rendering); err != nil {
+	}).SetupWithManager(mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the ClusterConfig controller: %w", err)
+	}
+
+	rules := controllers.Rules{
+		Client:        mgr.GetClient(),
+		EventRecorder: recorder,
+		Metrics:       durations,
+		Publisher:     publisher,
+		Plugins:       plugins,
+		Reports:       &controllers.Reports{},
+		Shard:         shard,
+	}
+	if err := controllers.FleetSecurityPolicies(rules).SetupWithManager(mgr, rendering); err != nil {
+		return fmt.Errorf("setting up the FleetSecurityPolicy controller: %w", err)
+	}
+	if err := controllers.ClusterCompliances(rules).SetupWithManager(mgr, rendering); err != nil {
+		return fmt.Errorf("setting up the ClusterCompliance controller: %w", err)
 	}
 
 	setupLog.Info("starting", "version", version)

@@ -15,11 +15,13 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
+	templates "github.com/fleetwright/fleetwright/fleet-templates"
 	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/object"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
+	"github.com/fleetwright/fleetwright/renderers/rule"
 )
 
 type buildOptions struct {
@@ -38,7 +40,7 @@ func newBuild() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "build PATH...",
 		Short: "Print the Flux objects that a repository renders to",
-		Long: `Print the Flux objects that Fleetwright would apply for the Fleets and their plugins, Applications, ClusterConfigs and clusters in PATH: a
+		Long: `Print the Flux objects that Fleetwright would apply for the Fleets and their plugins, Applications, ClusterConfigs, FleetSecurityPolicies, ClusterCompliances and clusters in PATH: a
 file, a folder, or - for stdin. A folder is read with all that is below it; one with a kustomization.yaml is built. Other objects are
 passed over.
 
@@ -105,16 +107,18 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	var from composed
-	set.Declared, from.plugins = plugin.Compose(set.Declared, func(namespace, name string) (*plugin.Plugin, map[string]any) {
+	find := func(namespace, name string) (*plugin.Plugin, map[string]any) {
 		return known[name], pluginConfig(set, namespace, name) // no PluginConfig has one of the catalog
-	})
+	}
+	set.Declared, from.plugins = plugin.Compose(set.Declared, find)
 	set.Declared, from.baselines = baseline.Compose(set.Declared)
+	set.Declared, from.rules = rule.Compose(set.Declared, find)
 	if err := o.checkNames(set); err != nil {
 		return err
 	}
 
 	result := application.Render(set.Declared)
-	result.Objects = slices.Concat(from.baselines.Artifacts(), from.plugins.Artifacts(), result.Objects)
+	result.Objects = slices.Concat(from.baselines.Artifacts(), from.plugins.Artifacts(), from.rules.Artifacts(), result.Objects)
 	result = o.narrow(result)
 	switch {
 	case o.expand:
@@ -134,6 +138,7 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 type composed struct {
 	baselines *baseline.Composition
 	plugins   *plugin.Composition
+	rules     *rule.Composition
 }
 
 // files returns the published files that a Kustomization applies; nil if it applies something else.
@@ -141,7 +146,10 @@ func (c composed) files(r application.Rendered) map[string][]byte {
 	if files := c.baselines.Files(r); files != nil {
 		return files
 	}
-	return c.plugins.Files(r)
+	if files := c.plugins.Files(r); files != nil {
+		return files
+	}
+	return c.rules.Files(r)
 }
 
 // written returns the kind and name of what people have written to get an Application.
@@ -151,6 +159,9 @@ func (c composed) written(namespace, app string) (kind, name string) {
 	}
 	if fleet := c.plugins.FleetOf(namespace, app); fleet != nil {
 		return fleetv1.FleetKind, fleet.Name
+	}
+	if set := c.rules.SetOf(namespace, app); set != nil {
+		return set.Kind.Kind, set.Name
 	}
 	return appsv1.ApplicationKind, app
 }
@@ -175,7 +186,7 @@ func pluginConfig(set *manifest.Set, namespace, name string) map[string]any {
 
 // loadPlugins returns the plugins of the catalog, and those in folders.
 func loadPlugins(dirs []string) (map[string]*plugin.Plugin, error) {
-	known, err := plugin.LoadAll(catalog.FS)
+	known, err := plugin.LoadAll(catalog.FS, templates.Rules())
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +212,7 @@ func (o *buildOptions) complete(r application.Result) bool {
 // report writes the problems, the worst first.
 func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result application.Result, from composed) error {
 	var errs, warnings []error
-	for _, p := range group(slices.Concat(from.plugins.Problems, from.baselines.Problems, result.Problems)) {
+	for _, p := range group(slices.Concat(from.plugins.Problems, from.baselines.Problems, from.rules.Problems, result.Problems)) {
 		kind, name := from.written(p.Namespace, p.Application)
 		err := fmt.Errorf("%s: %s %s: %s", set.Position(kind, p.Namespace, name), kind, name, describe(p))
 		if p.Warning {

@@ -162,8 +162,8 @@ func TestBuildProblems(t *testing.T) {
 			code: 2, errs: []string{"error: stdin:25: Fleet x: spec.clusters[0].labels.gpu: Invalid value:"}},
 		{name: "duplicate key", in: app("a", "      values:\n        db: &db {host: a}\n        replica: {<<: *db, port: 5432}\n        db: {host: b}\n"),
 			code: 2, errs: []string{`error: stdin:16: the key "db" is in line 14 already`}},
-		{name: "nothing", in: "# nothing\n", errs: []string{"warning: no Fleet, Application, ClusterConfig, PluginConfig, AttachedCluster or Cluster in -"}},
-		{name: "nothing of ours, strict", in: "apiVersion: v1\nkind: ConfigMap\n", args: []string{"--strict"}, code: 1, errs: []string{"error: no Fleet, Application, ClusterConfig, PluginConfig, AttachedCluster or Cluster in -"}},
+		{name: "nothing", in: "# nothing\n", errs: []string{"warning: no Fleet, Application, ClusterConfig, FleetSecurityPolicy, ClusterCompliance, PluginConfig, AttachedCluster or Cluster in -"}},
+		{name: "nothing of ours, strict", in: "apiVersion: v1\nkind: ConfigMap\n", args: []string{"--strict"}, code: 1, errs: []string{"error: no Fleet, Application, ClusterConfig, FleetSecurityPolicy, ClusterCompliance, PluginConfig, AttachedCluster or Cluster in -"}},
 		{name: "members and nothing else", in: memberC1},
 		{name: "UTF-16", in: "\xFF\xFEa\x00:\x00", code: 2, errs: []string{"error: stdin: is in UTF-16: save it as UTF-8"}},
 	} {

@@ -29,6 +29,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 )
 
 // listing is something that get shows: objects of one kind, or of kinds that are shown together.
@@ -38,6 +39,8 @@ type listing struct {
 	resources  []schema.GroupVersionResource
 	columns    []string
 	rows       func(o *unstructured.Unstructured, s *status, now time.Time) [][]string
+	// rules says that what is shown has rules, and can be shown for one member.
+	rules bool
 }
 
 // status is what the statuses of all our kinds have.
@@ -46,9 +49,14 @@ type status struct {
 	Members                fleetv1.MemberSummary    `json:"members"`
 	Plugins                []fleetv1.PluginStatus   `json:"plugins"`
 	PluginEndpoints        []fleetv1.PluginEndpoint `json:"pluginEndpoints"`
+	Rules                  []policyv1.RuleStatus    `json:"rules"`
+	Compliance             policyv1.Compliance      `json:"compliance"`
 }
 
-var memberColumns = []string{"NAME", "READY", "MEMBERS", "AGE", "STATUS"}
+var (
+	memberColumns = []string{"NAME", "READY", "MEMBERS", "AGE", "STATUS"}
+	ruleColumns   = []string{"NAME", "READY", "MEMBERS", "COMPLIANT", "FAILING", "AGE", "STATUS"}
+)
 
 var listings = []listing{
 	{
@@ -67,6 +75,16 @@ var listings = []listing{
 		columns:   memberColumns, rows: memberRow,
 	},
 	{
+		use: "policies", short: "List FleetSecurityPolicies, and what members report", aliases: []string{"policy", "fleetsecuritypolicies", "fleetsecuritypolicy", "fsp"},
+		resources: []schema.GroupVersionResource{policyv1.GroupVersion.WithResource("fleetsecuritypolicies")},
+		columns:   ruleColumns, rows: ruleRow, rules: true,
+	},
+	{
+		use: "compliance", short: "List ClusterCompliances, and what members report", aliases: []string{"clustercompliances", "clustercompliance", "compliances"},
+		resources: []schema.GroupVersionResource{clusterv1.GroupVersion.WithResource("clustercompliances")},
+		columns:   ruleColumns, rows: ruleRow, rules: true,
+	},
+	{
 		use: "plugins", short: "List the plugins of Fleets", aliases: []string{"plugin"},
 		resources: []schema.GroupVersionResource{fleetv1.GroupVersion.WithResource("fleets")},
 		columns:   []string{"FLEET", "PLUGIN", "READY", "MEMBERS", "STATUS"}, rows: pluginRows,
@@ -81,6 +99,15 @@ var listings = []listing{
 func memberRow(o *unstructured.Unstructured, s *status, now time.Time) [][]string {
 	ready, message := s.ready()
 	return [][]string{{o.GetName(), ready, cmp.Or(s.Members.Summary, "<none>"), age(o, now), message}}
+}
+
+func ruleRow(o *unstructured.Unstructured, s *status, now time.Time) [][]string {
+	ready, message := s.ready()
+	if c := apimeta.FindStatusCondition(s.Conditions, policyv1.CompliantCondition); c != nil && ready == string(metav1.ConditionTrue) {
+		message = c.Message
+	}
+	return [][]string{{o.GetName(), ready, cmp.Or(s.Members.Summary, "<none>"), cmp.Or(s.Compliance.Summary, "<none>"),
+		fmt.Sprint(s.Compliance.Results.Fail + s.Compliance.Results.Error), age(o, now), message}}
 }
 
 // pluginRows are those of the plugins of a fleet.
@@ -128,7 +155,7 @@ func newGet() *cobra.Command {
 	var h hub
 	var output string
 	cmd := &cobra.Command{
-		Use:   "get fleets|plugins|applications|clusterconfigs|clusters [NAME]",
+		Use:   "get fleets|plugins|applications|clusterconfigs|policies|compliance|clusters [NAME]",
 		Short: "Show what the hub has",
 		Example: `  # The fleets of all namespaces, and the members that are not well
   fleetwright get fleets -A -o wide
@@ -139,11 +166,15 @@ func newGet() *cobra.Command {
   # The plugins of a fleet, and where they can be reached
   fleetwright get plugins production -o wide
 
+  # What breaks rules, and where; and on one member
+  fleetwright get policies -o wide
+  fleetwright get compliance --member edge-7
+
   # All members, with their versions and when their credentials expire
   fleetwright get clusters`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("get %s: has to be fleets, plugins, applications, clusterconfigs or clusters", args[0])
+				return fmt.Errorf("get %s: has to be fleets, plugins, applications, clusterconfigs, policies, compliance or clusters", args[0])
 			}
 			return cmd.Help()
 		},
@@ -158,7 +189,8 @@ func newGet() *cobra.Command {
 	completion(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 
 	for _, l := range listings {
-		cmd.AddCommand(&cobra.Command{
+		var member string
+		sub := &cobra.Command{
 			Use: l.use + " [NAME]", Short: l.short, Aliases: l.aliases, Args: cobra.MaximumNArgs(1),
 			RunE: func(cmd *cobra.Command, args []string) error {
 				if output != "" && !slices.Contains(formats, output) {
@@ -171,7 +203,7 @@ func newGet() *cobra.Command {
 				if len(args) > 0 {
 					name = args[0]
 				}
-				if err := h.get(cmd, l, name, output, time.Now()); err != nil {
+				if err := h.get(cmd, l, name, member, output, time.Now()); err != nil {
 					return failure{exitFailed, err}
 				}
 				return nil
@@ -183,7 +215,11 @@ func newGet() *cobra.Command {
 				objects, _, _ := h.list(cmd.Context(), l, "", 3*time.Second)
 				return names(objects), cobra.ShellCompDirectiveNoFileComp
 			},
-		})
+		}
+		if l.rules {
+			sub.Flags().StringVar(&member, "member", "", "only what is known of this member")
+		}
+		cmd.AddCommand(sub)
 	}
 	return cmd
 }
@@ -245,7 +281,7 @@ func (h *hub) list(ctx context.Context, l listing, name string, timeout time.Dur
 	return out, namespace, nil
 }
 
-func (h *hub) get(cmd *cobra.Command, l listing, name, output string, now time.Time) error {
+func (h *hub) get(cmd *cobra.Command, l listing, name, member, output string, now time.Time) error {
 	objects, namespace, err := h.list(cmd.Context(), l, name, 30*time.Second)
 	if err != nil {
 		return err
@@ -262,6 +298,11 @@ func (h *hub) get(cmd *cobra.Command, l listing, name, output string, now time.T
 		return fmt.Errorf("there is no %s among the %s%s%s", name, l.use, where, suggest(name, names(all)))
 	}
 	w := cmd.OutOrStdout()
+	if member != "" {
+		if objects, err = ofMember(objects, member); err != nil {
+			return err
+		}
+	}
 	switch output {
 	case "json", "yaml":
 		return printData(w, output, objects, name != "")
@@ -275,7 +316,31 @@ func (h *hub) get(cmd *cobra.Command, l listing, name, output string, now time.T
 		fmt.Fprintf(cmd.ErrOrStderr(), "there are no %s%s\n", l.use, where)
 		return nil
 	}
-	return printTable(w, l, objects, h.allNamespaces, output == "wide", now)
+	return printTable(w, l, objects, h.allNamespaces, output == "wide" || member != "", now)
+}
+
+// ofMember leaves of the lists in the status what is about one member.
+func ofMember(objects []unstructured.Unstructured, member string) ([]unstructured.Unstructured, error) {
+	for i := range objects {
+		for path, key := range map[string]string{"members.notReady": "name", "compliance.members": "name", "compliance.findings": "member"} {
+			fields := append([]string{"status"}, strings.Split(path, ".")...)
+			items, ok, err := unstructured.NestedSlice(objects[i].Object, fields...)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				continue
+			}
+			items = slices.DeleteFunc(items, func(item any) bool {
+				m, ok := item.(map[string]any)
+				return !ok || m[key] != member
+			})
+			if err := unstructured.SetNestedSlice(objects[i].Object, items, fields...); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return objects, nil
 }
 
 // printData writes objects as kubectl does: one as it is, several as a List.
@@ -303,7 +368,7 @@ func printData(w io.Writer, format string, objects []unstructured.Unstructured, 
 }
 
 func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, namespaces, wide bool, now time.Time) error {
-	var notReady, endpoints [][]string
+	var notReady, endpoints, rules, results, findings [][]string
 	rows := [][]string{l.columns}
 	if namespaces {
 		rows[0] = append([]string{"NAMESPACE"}, rows[0]...)
@@ -328,6 +393,23 @@ func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, nam
 		if n := s.Members.NotReadyOmitted; n > 0 {
 			notReady = append(notReady, []string{o.GetNamespace(), o.GetName(), fmt.Sprintf("and %d more", n), "", ""})
 		}
+		for _, r := range s.Rules {
+			rules = append(rules, []string{o.GetNamespace(), o.GetName(), r.Name, cmp.Or(r.Type, "<own>"), r.Enforcement, r.Ready,
+				fmt.Sprint(r.Results.Pass), fmt.Sprint(r.Results.Fail + r.Results.Error), fmt.Sprint(r.FailingMembers), r.Message})
+		}
+		for _, m := range s.Compliance.Members {
+			read := "<now>"
+			if m.ReadAt != nil {
+				read = duration.HumanDuration(now.Sub(m.ReadAt.Time)) + " ago"
+			}
+			results = append(results, []string{o.GetNamespace(), o.GetName(), m.Name, fmt.Sprint(m.Results.Fail), fmt.Sprint(m.Results.Error), fmt.Sprint(m.Results.Pass), read, m.Message})
+		}
+		if n := s.Compliance.MembersOmitted; n > 0 {
+			results = append(results, []string{o.GetNamespace(), o.GetName(), fmt.Sprintf("and %d more", n)})
+		}
+		for _, f := range s.Compliance.Findings {
+			findings = append(findings, []string{o.GetNamespace(), o.GetName(), f.Member, f.Rule, f.Result, f.Severity, f.Resource, f.Message})
+		}
 		for _, e := range s.PluginEndpoints {
 			endpoints = append(endpoints, []string{o.GetNamespace(), o.GetName(), e.Plugin, e.Name, e.Cluster, e.Address})
 		}
@@ -335,17 +417,26 @@ func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, nam
 	if err := writeTable(w, rows); err != nil || !wide {
 		return err
 	}
-	if len(notReady) > 0 {
-		fmt.Fprintln(w, "\nMembers that are not well:")
-		if err := writeTable(w, append([][]string{{"NAMESPACE", "NAME", "MEMBER", "REASON", "MESSAGE"}}, notReady...)); err != nil {
+	for _, more := range []struct {
+		title   string
+		columns []string
+		rows    [][]string
+	}{
+		{"Members that are not well", []string{"NAMESPACE", "NAME", "MEMBER", "REASON", "MESSAGE"}, notReady},
+		{"Rules", []string{"NAMESPACE", "NAME", "RULE", "TYPE", "ENFORCEMENT", "READY", "PASS", "FAIL", "MEMBERS", "MESSAGE"}, rules},
+		{"Members that break rules, or could not be read", []string{"NAMESPACE", "NAME", "MEMBER", "FAIL", "ERROR", "PASS", "READ", "MESSAGE"}, results},
+		{"The worst of what breaks rules", []string{"NAMESPACE", "NAME", "MEMBER", "RULE", "RESULT", "SEVERITY", "RESOURCE", "MESSAGE"}, findings},
+		{"Endpoints of plugins", []string{"NAMESPACE", "FLEET", "PLUGIN", "NAME", "MEMBER", "ADDRESS"}, endpoints},
+	} {
+		if len(more.rows) == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "\n%s:\n", more.title)
+		if err := writeTable(w, append([][]string{more.columns}, more.rows...)); err != nil {
 			return err
 		}
 	}
-	if len(endpoints) == 0 {
-		return nil
-	}
-	fmt.Fprintln(w, "\nEndpoints of plugins:")
-	return writeTable(w, append([][]string{{"NAMESPACE", "FLEET", "PLUGIN", "NAME", "MEMBER", "ADDRESS"}}, endpoints...))
+	return nil
 }
 
 // writeTable writes a table with kubectl's spacing.

@@ -19,9 +19,11 @@ import (
 
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	templates "github.com/fleetwright/fleetwright/fleet-templates"
 	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
 	"github.com/fleetwright/fleetwright/renderers/member"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
+	"github.com/fleetwright/fleetwright/renderers/rule"
 )
 
 func newPlugin() *cobra.Command {
@@ -51,7 +53,7 @@ func newPluginLint() *cobra.Command {
 		Short: "Check plugins: folders with a plugin.yaml",
 		Long: `Check plugins: folders with a plugin.yaml, or folders of such folders. Every expression in them is compiled.
 
-With --config, the plugin is rendered for a fleet called sample with the members member1 and member2, and the Application
+With --config, a type of rules is rendered for the rule sample of the ClusterCompliance sample, with these params; a plugin is rendered for a fleet called sample with the members member1 and member2, and the Application
 that would deliver it is printed, with the files that it delivers. What is read from members is not known there, so what
 needs it is on hold.
 
@@ -93,12 +95,25 @@ func lint(cmd *cobra.Command, paths []string, config string) error {
 			continue
 		}
 		if config == "" {
+			if p.IsRuleType() {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: type of rules %s with %d policies and %d objects\n", file, p.Metadata.Name, len(p.Spec.Policies), len(p.Spec.Objects))
+				continue
+			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: plugin %s with %d components\n", file, p.Metadata.Name, len(p.Spec.Components))
 			continue
 		}
 		raw, err := readConfig(config, cmd.InOrStdin())
 		if err != nil {
 			return fmt.Errorf("--config %s: %w", config, err)
+		}
+		if p.IsRuleType() {
+			files, err := renderRule(p, raw)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", file, err))
+			} else if err := printFiles(cmd.OutOrStdout(), files); err != nil {
+				return failure{exitFailed, err}
+			}
+			continue
 		}
 		rendered, err := renderSample(p, raw)
 		if err != nil {
@@ -181,6 +196,19 @@ func renderSample(p *plugin.Plugin, config *apiextensionsv1.JSON) (*plugin.Rende
 	return p.Render(in)
 }
 
+// renderRule renders a rule of a type for a cluster, and returns the files that it becomes.
+func renderRule(p *plugin.Plugin, params *apiextensionsv1.JSON) (map[string][]byte, error) {
+	sample := &clusterv1.ClusterCompliance{}
+	sample.Name, sample.Namespace = "sample", "default"
+	sample.Spec.ClusterName = "member1"
+	sample.Spec.Rules = []clusterv1.ComplianceRule{{Name: "sample", Type: p.Metadata.Name, Params: params}}
+	rendered, err := rule.Render(rule.Input{Set: rule.OfCompliance(sample), Find: func(string, bool) (*plugin.Plugin, map[string]any, error) { return p, nil, nil }})
+	if err != nil {
+		return nil, err
+	}
+	return rendered.Files, rendered.Rules[0].Err
+}
+
 // printPlugin writes the Application of a plugin, and then the files that it delivers, of which the path is a comment.
 func printPlugin(w io.Writer, rendered *plugin.Rendered) error {
 	b, err := json.Marshal(rendered.Application)
@@ -198,8 +226,13 @@ func printPlugin(w io.Writer, rendered *plugin.Rendered) error {
 	if _, err := fmt.Fprintf(w, "---\n%s", b); err != nil {
 		return err
 	}
-	for _, name := range slices.Sorted(maps.Keys(rendered.Files)) {
-		if _, err := fmt.Fprintf(w, "---\n# %s\n%s", name, bytes.TrimPrefix(rendered.Files[name], []byte("---\n"))); err != nil {
+	return printFiles(w, rendered.Files)
+}
+
+// printFiles writes files, of which the path is a comment.
+func printFiles(w io.Writer, files map[string][]byte) error {
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		if _, err := fmt.Fprintf(w, "---\n# %s\n%s", name, bytes.TrimPrefix(files[name], []byte("---\n"))); err != nil {
 			return err
 		}
 	}
@@ -209,10 +242,10 @@ func printPlugin(w io.Writer, rendered *plugin.Rendered) error {
 func newPluginList() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "List the plugins of the catalog, and what they consist of",
+		Short: "List the plugins of the catalog and what they consist of, and the types of rules",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			plugins, err := plugin.LoadAll(catalog.FS)
+			plugins, err := plugin.LoadAll(catalog.FS, templates.Rules())
 			if err != nil {
 				return failure{exitFailed, err}
 			}
@@ -221,7 +254,7 @@ func newPluginList() *cobra.Command {
 	}
 }
 
-// listPlugins writes a line a component.
+// listPlugins writes a line a component, and then a line a type of rules.
 func listPlugins(w io.Writer, plugins map[string]*plugin.Plugin) error {
 	rows := [][]string{{"PLUGIN", "COMPONENT", "CHART", "VERSION", "REPOSITORY", "RUNS ON"}}
 	for _, name := range slices.Sorted(maps.Keys(plugins)) {
@@ -234,6 +267,16 @@ func listPlugins(w io.Writer, plugins map[string]*plugin.Plugin) error {
 				chart = "<secret>"
 			}
 			rows = append(rows, []string{name, k.Name, chart, cmp.Or(version, "-"), cmp.Or(repository, "-"), cmp.Or(k.RunsOn, plugin.OnMembers)})
+		}
+	}
+	if err := writeTable(w, rows); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	rows = [][]string{{"TYPE", "POLICIES", "DESCRIPTION"}}
+	for _, name := range slices.Sorted(maps.Keys(plugins)) {
+		if p := plugins[name]; p.IsRuleType() {
+			rows = append(rows, []string{name, fmt.Sprint(len(p.Spec.Policies)), p.Spec.Description})
 		}
 	}
 	return writeTable(w, rows)

@@ -9,6 +9,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/member"
 	"github.com/fleetwright/fleetwright/renderers/object"
 )
@@ -20,6 +21,9 @@ type Declared struct {
 	ClusterConfigs   []*clusterv1.ClusterConfig
 	AttachedClusters []*clusterv1.AttachedCluster
 	Clusters         []*clusterv1.Cluster
+
+	FleetSecurityPolicies []*policyv1.FleetSecurityPolicy
+	ClusterCompliances    []*clusterv1.ClusterCompliance
 }
 
 // Rendered is one object and whom it is for.

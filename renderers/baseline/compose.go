@@ -26,10 +26,9 @@ const (
 	taken          = "Application %s exists and is not this ClusterConfig's: rename one of them"
 )
 
-// Targets returns the members that a ClusterConfig goes to, as far as they are known: a fleet that is not there, or whose
-// selector is invalid, has none. Fleets are those of the ClusterConfig's namespace by name.
-func Targets(config *clusterv1.ClusterConfig, fleets map[string]*fleetv1.Fleet, clusters member.Clusters) []member.Key {
-	target := config.Spec.Target
+// Targets returns the members of a target, as far as they are known: a fleet that is not there, or whose selector is invalid,
+// has none. Fleets are those of the namespace by name.
+func Targets(target clusterv1.ClusterConfigTarget, fleets map[string]*fleetv1.Fleet, clusters member.Clusters) []member.Key {
 	fleet := fleets[target.Fleet]
 	if target.Cluster != nil {
 		fleet = &fleetv1.Fleet{Spec: fleetv1.FleetSpec{Clusters: []fleetv1.FleetCluster{{Name: target.Cluster.Name, Kind: target.Cluster.Kind}}}}
@@ -170,7 +169,7 @@ func (c *Composition) namespace(d *application.Declared, namespace string, names
 	own := filter(c.configs, func(c *composed) bool { return c.config.Namespace == namespace })
 	var wants []Wants
 	for _, x := range own {
-		wants = append(wants, Wants{Config: x.config, Objects: x.Objects, Members: Targets(x.config, fleets, clusters)})
+		wants = append(wants, Wants{Config: x.config, Objects: x.Objects, Members: Targets(x.config.Spec.Target, fleets, clusters)})
 	}
 	conflicts := Conflicts(wants)
 	for _, x := range own {

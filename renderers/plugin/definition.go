@@ -266,29 +266,31 @@ func Parse(b []byte) (*Plugin, error) {
 	return p, p.check()
 }
 
-// LoadAll reads the plugins in the folders of a folder, by name.
-func LoadAll(dir fs.FS) (map[string]*Plugin, error) {
-	entries, err := fs.ReadDir(dir, ".")
-	if err != nil {
-		return nil, err
-	}
+// LoadAll reads the plugins and types of rules in the folders of folders, by name.
+func LoadAll(dirs ...fs.FS) (map[string]*Plugin, error) {
 	plugins := map[string]*Plugin{}
-	for _, e := range entries {
-		if !e.IsDir() {
-			continue
-		}
-		sub, err := fs.Sub(dir, e.Name())
+	for _, dir := range dirs {
+		entries, err := fs.ReadDir(dir, ".")
 		if err != nil {
 			return nil, err
 		}
-		p, err := Load(sub)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", e.Name(), err)
+		for _, e := range entries {
+			if !e.IsDir() {
+				continue
+			}
+			sub, err := fs.Sub(dir, e.Name())
+			if err != nil {
+				return nil, err
+			}
+			p, err := Load(sub)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", e.Name(), err)
+			}
+			if plugins[p.Metadata.Name] != nil {
+				return nil, fmt.Errorf("%s: metadata.name: there is a plugin %s already", path.Join(e.Name(), DefinitionFile), p.Metadata.Name)
+			}
+			plugins[p.Metadata.Name] = p
 		}
-		if plugins[p.Metadata.Name] != nil {
-			return nil, fmt.Errorf("%s: metadata.name: there is a plugin %s already", path.Join(e.Name(), DefinitionFile), p.Metadata.Name)
-		}
-		plugins[p.Metadata.Name] = p
 	}
 	return plugins, nil
 }

@@ -77,6 +77,19 @@ func OfCompliance(c *clusterv1.ClusterCompliance) *Set {
 	return s
 }
 
+// Declared returns the names and types of the rules that are enabled.
+func (s *Set) Declared() (rules []Rule) {
+	for i := range s.policies {
+		rules = append(rules, Rule{Name: string(s.policies[i].Name)})
+	}
+	for i := range s.rules {
+		if enabled := s.rules[i].Enabled; enabled == nil || *enabled {
+			rules = append(rules, Rule{Name: string(s.rules[i].Name), Type: s.rules[i].Type})
+		}
+	}
+	return rules
+}
+
 // PoliciesName returns the name of the Application that delivers what needs Kyverno, and of the artifact of both; ObjectsName
 // that of the Application that delivers the rest.
 func (s *Set) PoliciesName() string {
@@ -91,9 +104,9 @@ func (s *Set) ObjectsName() string {
 	return object.Name(application.MaxNameLength, "hardening", s.Name)
 }
 
-// Find returns a plugin, or a type of rules, that the objects of a namespace may use, and the config that it has there
+// Find returns a type of rules, or else a plugin, that the objects of a namespace may use, and the config that it has there
 // under their own.
-type Find func(name string) (*plugin.Plugin, map[string]any, error)
+type Find func(name string, ruleType bool) (*plugin.Plugin, map[string]any, error)
 
 // Input is what rules are rendered from.
 type Input struct {
@@ -118,6 +131,8 @@ type Rendered struct {
 	Rules []Rule
 	// Excluded are the namespaces that are left alone, sorted.
 	Excluded []string
+	// Removed is a fleet that Kyverno is removed from by force, so that nothing that needs it is delivered; empty if there is none.
+	Removed string
 }
 
 // Rule is how a rule was rendered.
@@ -217,7 +232,7 @@ func (c *composing) expand(rule *clusterv1.ComplianceRule, out *Rule) (policies,
 		return nil, nil, err
 	}
 	out.Enforce = enforce
-	kind, config, err := c.Find(rule.Type)
+	kind, config, err := c.Find(rule.Type, true)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -304,6 +319,9 @@ func isKyverno(o *unstructured.Unstructured) bool {
 
 // deliver writes the files, and the Applications that deliver them.
 func (c *composing) deliver() error {
+	if i := slices.IndexFunc(c.Fleets, Removed); i >= 0 && len(c.Engines) == 0 && c.waits() {
+		c.Removed, c.rendered = c.Fleets[i].Name, nil
+	}
 	if len(c.rendered)+len(c.objects) == 0 {
 		return nil
 	}
@@ -366,7 +384,7 @@ func (c *composing) application(name, folder string, patches []kustomize.Patch) 
 func (c *composing) await(app *appsv1.Application) {
 	policy := &app.Spec.SyncPolicies[0]
 	policy.Kustomization.HealthCheckExprs = []kustomize.CustomHealthCheck{health}
-	if c.WaitForKyverno != nil && !*c.WaitForKyverno {
+	if !c.waits() {
 		return
 	}
 	for _, fleet := range c.Engines {
@@ -378,6 +396,9 @@ func (c *composing) await(app *appsv1.Application) {
 			c.where())})
 	}
 }
+
+// waits says whether policies wait for the plugin of a fleet.
+func (c *composing) waits() bool { return c.WaitForKyverno == nil || *c.WaitForKyverno }
 
 func (c *composing) where() string {
 	if c.Destination.Cluster != nil {
@@ -395,7 +416,7 @@ func Excluded(fleets []*fleetv1.Fleet, find Find) ([]string, error) {
 	out := slices.Clone(system)
 	for _, fleet := range fleets {
 		for _, use := range plugin.Uses(fleet) {
-			p, config, err := find(use.Name)
+			p, config, err := find(use.Name, false)
 			if err != nil {
 				return nil, fmt.Errorf("which namespaces plugin %s of Fleet %s has, and are to be left alone, is not known: %w", use.Name, fleet.Name, err)
 			}

@@ -97,6 +97,12 @@ func (c *ClusterCompliance) SetConditions(conditions []metav1.Condition) {
 	c.Status.Conditions = conditions
 }
 
+// GetRules returns the status, which is that of a FleetSecurityPolicy, too.
+func (c *ClusterCompliance) GetRules() *policyv1.RulesStatus { return &c.Status }
+
+// GetOptions returns what a ClusterCompliance and a FleetSecurityPolicy have in common.
+func (c *ClusterCompliance) GetOptions() *policyv1.RuleOptions { return &c.Spec.RuleOptions }
+
 // ClusterComplianceList is a list of ClusterCompliances.
 // +kubebuilder:object:root=true
 type ClusterComplianceList struct {

@@ -24,6 +24,10 @@ const (
 	// names: "<metadata.generation>", or "<metadata.generation>-<n>" where an earlier prune has used up the plain form.
 	AllowPruneAnnotation = "fleet.kurator.dev/allow-prune"
 
+	// RemovePluginAnnotation, set by a user on a Fleet, names a plugin that is to be removed although others need it: what needs
+	// it is removed from the members first.
+	RemovePluginAnnotation = "fleet.kurator.dev/remove-plugin"
+
 	// ReconcileAnnotation=ReconcileForce is Kurator's way to ask for a reconcile. It is handled once for each time it is set.
 	ReconcileAnnotation = "kurator.dev/reconcile"
 	ReconcileForce      = "force"

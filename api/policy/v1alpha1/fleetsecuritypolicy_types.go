@@ -204,6 +204,12 @@ func (p *FleetSecurityPolicy) GetConditions() []metav1.Condition { return p.Stat
 // SetConditions replaces the conditions of the status.
 func (p *FleetSecurityPolicy) SetConditions(c []metav1.Condition) { p.Status.Conditions = c }
 
+// GetRules returns the status, which is that of a ClusterCompliance, too.
+func (p *FleetSecurityPolicy) GetRules() *RulesStatus { return &p.Status }
+
+// GetOptions returns what a FleetSecurityPolicy and a ClusterCompliance have in common.
+func (p *FleetSecurityPolicy) GetOptions() *RuleOptions { return &p.Spec.RuleOptions }
+
 // FleetSecurityPolicyList is a list of FleetSecurityPolicies.
 // +kubebuilder:object:root=true
 type FleetSecurityPolicyList struct {

@@ -15,6 +15,7 @@ import (
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	kuratorv1 "github.com/fleetwright/fleetwright/api/kurator/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
@@ -48,8 +49,8 @@ type id struct{ kind, namespace, name string }
 func (s Source) Read() (*Set, error) {
 	set := &Set{admissions: admissions{}, positions: map[id]Position{}}
 	err := set.read(s.Paths, s, false)
-	if len(set.Fleets)+len(set.Applications)+len(set.ClusterConfigs)+len(set.PluginConfigs)+len(set.AttachedClusters)+len(set.Clusters) == 0 {
-		set.Warnings = append(set.Warnings, fmt.Errorf("no Fleet, Application, ClusterConfig, PluginConfig, AttachedCluster or Cluster in %s", strings.Join(s.Paths, ", ")))
+	if len(set.positions) == 0 {
+		set.Warnings = append(set.Warnings, fmt.Errorf("no Fleet, Application, ClusterConfig, FleetSecurityPolicy, ClusterCompliance, PluginConfig, AttachedCluster or Cluster in %s", strings.Join(s.Paths, ", ")))
 	}
 	if s.Members == "" {
 		return set, err
@@ -93,7 +94,7 @@ func (s *Set) add(d Document, namespace string, live bool) error {
 	if live && gvk.Kind != clusterv1.AttachedClusterKind && gvk.Kind != clusterv1.ClusterKind {
 		return nil
 	}
-	if gvk.GroupVersion().String() == plugin.DefinitionAPIVersion && gvk.Kind == plugin.DefinitionKind {
+	if gvk.GroupVersion().String() == plugin.DefinitionAPIVersion && (gvk.Kind == plugin.DefinitionKind || gvk.Kind == plugin.RuleTypeKind) {
 		return nil // the file of a plugin, which is no object
 	}
 	admission, err := s.admissions.find(gvk)
@@ -133,6 +134,10 @@ func (s *Set) add(d Document, namespace string, live bool) error {
 		err = decode(d.Object, &s.Clusters)
 	case clusterv1.GroupVersion.WithKind(clusterv1.ClusterConfigKind).GroupKind():
 		err = decode(d.Object, &s.ClusterConfigs)
+	case clusterv1.GroupVersion.WithKind(clusterv1.ClusterComplianceKind).GroupKind():
+		err = decode(d.Object, &s.ClusterCompliances)
+	case policyv1.GroupVersion.WithKind(policyv1.FleetSecurityPolicyKind).GroupKind():
+		err = decode(d.Object, &s.FleetSecurityPolicies)
 	case kuratorv1.GroupVersion.WithKind(kuratorv1.PluginConfigKind).GroupKind():
 		err = decode(d.Object, &s.PluginConfigs)
 	}

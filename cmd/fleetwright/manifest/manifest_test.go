@@ -158,7 +158,7 @@ func TestUnknownKind(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(set.Warnings).To(HaveExactElements(
 		MatchError("stdin:1: fleet.kurator.dev/v1alpha1 has no kind Flet: ignored"),
-		MatchError("no Fleet, Application, ClusterConfig, PluginConfig, AttachedCluster or Cluster in -"),
+		MatchError("no Fleet, Application, ClusterConfig, FleetSecurityPolicy, ClusterCompliance, PluginConfig, AttachedCluster or Cluster in -"),
 	))
 }
 
