@@ -55,9 +55,9 @@ docker-build: ## Build the image IMG.
 
 ##### The parts: what tests and the demo run against, built from Go modules apart from the product's
 
-PARTS := etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok source-controller kustomize-controller flux
+PARTS := etcd kube-apiserver kube-controller-manager kube-scheduler kubectl kwok source-controller kustomize-controller flux kyverno kyverno-reports
 .PHONY: parts
-parts: $(PARTS:%=bin/%) bin/crds bin/kwok-stages.yaml ## Build (or find) Kubernetes, etcd and Flux; about 15 minutes the first time.
+parts: $(PARTS:%=bin/%) bin/crds bin/kwok-stages.yaml bin/kyverno-crds ## Build (or find) Kubernetes, etcd, Flux and Kyverno; about 20 minutes the first time.
 
 kubernetes_version := $(shell sed -En 's,.*k8s.io/kubernetes v([0-9.]+).*,\1,p' hack/tools/kubernetes/go.mod)
 kubernetes_ldflags := $(foreach p,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
@@ -78,6 +78,8 @@ $(eval $(call part,kwok,kwok,sigs.k8s.io/kwok/cmd/kwok,3))
 $(eval $(call part,source-controller,flux,github.com/fluxcd/source-controller,4))
 $(eval $(call part,kustomize-controller,flux,github.com/fluxcd/kustomize-controller,1))
 $(eval $(call part,flux,flux,github.com/fluxcd/flux2/v2/cmd/flux,2,-X main.VERSION=$(flux_version)))
+$(eval $(call part,kyverno,kyverno,github.com/kyverno/kyverno/cmd/kyverno,4))
+$(eval $(call part,kyverno-reports,kyverno,github.com/kyverno/kyverno/cmd/reports-controller,1))
 $(eval $(call part,controller-gen,codegen,sigs.k8s.io/controller-tools/cmd/controller-gen,1))
 $(eval $(call part,crd-ref-docs,codegen,github.com/elastic/crd-ref-docs,1))
 $(eval $(call part,golangci-lint,lint,github.com/golangci/golangci-lint/v2/cmd/golangci-lint,3))
@@ -95,6 +97,11 @@ bin/kwok-stages.yaml: hack/tools/kwok/go.mod | bin
 	@cd hack/tools/kwok && go mod download sigs.k8s.io/kwok && stages=$$(go list -m -f '{{.Dir}}' sigs.k8s.io/kwok)/kustomize/stage && \
 	for f in node/fast/node-initialize pod/fast/pod-ready pod/fast/pod-complete pod/fast/pod-delete; do \
 		cat $$stages/$$f.yaml && echo --- || exit 1; done > $(CURDIR)/$@.new && mv $(CURDIR)/$@.new $(CURDIR)/$@
+
+# Kyverno's CRDs, which are in its module.
+bin/kyverno-crds: hack/tools/kyverno/go.mod | bin
+	@rm -rf $@ $@.new && mkdir $@.new && cd hack/tools/kyverno && go mod download github.com/kyverno/kyverno && \
+	cp --no-preserve=mode $$(go list -m -f '{{.Dir}}' github.com/kyverno/kyverno)/config/crds/*/*.yaml $(CURDIR)/$@.new && mv $(CURDIR)/$@.new $(CURDIR)/$@
 
 # Stands in for helm-controller where $HELM_CONTROLLER names none.
 bin/helm-standin: $(wildcard e2e/helm-standin/*.go) e2e/go.mod e2e/go.sum

@@ -22,7 +22,7 @@ const (
 	factInterval        = 5 * time.Minute
 )
 
-// Facts are what plugins know of members. Who renders a plugin says what it wants, and the FactReconciler reads it: each
+// Facts are what plugins know of members. Who renders a plugin says what it wants, and the MemberReader reads it: each
 // member at its own time, and nothing of the hub.
 type Facts struct {
 	// retry is how soon a fact is looked for again that is not there.
@@ -30,6 +30,8 @@ type Facts struct {
 	mu     sync.Mutex
 	wanted map[memberRef]map[factKey]wantedFact
 	got    map[memberRef]map[factKey]gotFact
+	// due is when the facts of a member are to be read again; of one that is not in it, at once.
+	due map[memberRef]time.Time
 	// members wakes the reader for a member, and fleets the fleets that want what was read.
 	members chan event.TypedGenericEvent[memberRef]
 	fleets  chan event.GenericEvent
@@ -41,6 +43,7 @@ func NewFacts() *Facts {
 		retry:   missingFactInterval,
 		wanted:  map[memberRef]map[factKey]wantedFact{},
 		got:     map[memberRef]map[factKey]gotFact{},
+		due:     map[memberRef]time.Time{},
 		members: make(chan event.TypedGenericEvent[memberRef], 1024),
 		fleets:  make(chan event.GenericEvent, 1024),
 	}
@@ -97,6 +100,7 @@ func (f *Facts) want(fleet *fleetv1.Fleet, name string, of *plugin.Plugin, reads
 		if len(facts) == 0 {
 			delete(f.wanted, ref)
 			delete(f.got, ref)
+			delete(f.due, ref)
 		}
 	}
 	for ref, facts := range wanted {
@@ -107,6 +111,7 @@ func (f *Facts) want(fleet *fleetv1.Fleet, name string, of *plugin.Plugin, reads
 			if was, ok := f.wanted[ref][key]; !ok || was.of != w.of || !sameRead(was.Read, w.Read) {
 				f.wanted[ref][key] = w
 				delete(f.got[ref], key)
+				delete(f.due, ref)
 				wake = append(wake, ref)
 			}
 		}
@@ -194,11 +199,11 @@ func (f *Facts) forgetFleet(fleet types.NamespacedName, but map[string]bool) {
 	}
 }
 
-// of returns what is wanted of a member.
-func (f *Facts) of(ref memberRef) map[factKey]wantedFact {
+// of returns what is wanted of a member, and when it is to be read; what is due already, now.
+func (f *Facts) of(ref memberRef) (wanted map[factKey]wantedFact, in time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return maps.Clone(f.wanted[ref])
+	return maps.Clone(f.wanted[ref]), max(0, time.Until(f.due[ref]))
 }
 
 // store keeps what was read of a member, and wakes the fleets for which something is new.
@@ -224,6 +229,7 @@ func (f *Facts) store(ref memberRef, read map[factKey]gotFact) (next time.Durati
 		}
 		f.got[ref][key] = got
 	}
+	f.due[ref] = time.Now().Add(next)
 	f.mu.Unlock()
 	for name := range wake {
 		fleet := &fleetv1.Fleet{}

@@ -51,6 +51,7 @@ type hub struct {
 	requests *requestLog
 	events   *record.FakeRecorder
 	stager   *ArtifactStager
+	reports  *Reports
 	stop     func()
 }
 
@@ -106,15 +107,17 @@ func (h *hub) start() *ApplicationReconciler {
 	known, err := plugin.LoadAll(catalog.FS, templates.Rules())
 	h.Expect(err).NotTo(HaveOccurred())
 	plugins, facts := NewPlugins(known), NewFacts()
+	h.reports = NewReports()
+	h.reports.pause, h.reports.retry, h.reports.settle = 200*time.Millisecond, time.Second, 100*time.Millisecond
 	facts.retry = 500 * time.Millisecond
-	h.Expect((&FactReconciler{MemberReconciler: MemberReconciler{Client: mgr.GetClient()}, Facts: facts}).SetupWithManager(mgr, 4)).To(Succeed())
+	h.Expect((&MemberReader{MemberReconciler: MemberReconciler{Client: mgr.GetClient()}, Facts: facts, Reports: h.reports}).SetupWithManager(mgr, 4)).To(Succeed())
 	h.Expect((&FleetReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), EventRecorder: h.events, Publisher: store, Plugins: plugins, Facts: facts}).
 		SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	h.stager = NewConfigStager(mgr.GetClient(), store, baselines)
 	h.Expect(h.stager.SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	h.Expect((&ClusterConfigReconciler{Client: mgr.GetClient(), EventRecorder: h.events, Publisher: store, Baselines: baselines, Keeper: keeper}).
 		SetupWithManager(mgr, controller.Options{})).To(Succeed())
-	rules := Rules{Client: mgr.GetClient(), EventRecorder: h.events, Publisher: store, Plugins: plugins, Reports: &Reports{}}
+	rules := Rules{Client: mgr.GetClient(), EventRecorder: h.events, Publisher: store, Plugins: plugins, Reports: h.reports}
 	h.Expect(FleetSecurityPolicies(rules).SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	h.Expect(ClusterCompliances(rules).SetupWithManager(mgr, controller.Options{})).To(Succeed())
 	done := make(chan struct{})

@@ -204,6 +204,8 @@ func (r *RulesReconciler[T]) reportResults(o T, set *rule.Set, rendered *rule.Re
 		results := policyv1.MemberResults{Name: m.Name, Kind: m.Kind}
 		if report.problem != "" {
 			results.Message = bounded(report.problem, 200)
+		} else if report.truncated {
+			results.Message = "there is more than is read of a member"
 		}
 		if !known || report.readAt.IsZero() {
 			// What was said before the process began is still the last that is known.
@@ -229,9 +231,9 @@ func (r *RulesReconciler[T]) reportResults(o T, set *rule.Set, rendered *rule.Re
 				if !ok {
 					continue
 				}
-				add(&results.Results, counts)
-				add(&perRule[i], counts)
-				if counts.fail+counts.error > 0 {
+				sum(&results.Results, counts)
+				sum(&perRule[i], counts)
+				if counts.Fail+counts.Error > 0 {
 					broken[i] = true
 				}
 			}
@@ -297,10 +299,6 @@ func setCompliant(o conditions.Setter, c *policyv1.Compliance, listed []policyv1
 	}
 }
 
-func add(to *policyv1.ResultCounts, c resultCounts) {
-	sum(to, policyv1.ResultCounts{Pass: c.pass, Fail: c.fail, Warn: c.warn, Error: c.error, Skip: c.skip})
-}
-
 func sum(to *policyv1.ResultCounts, c policyv1.ResultCounts) {
 	to.Pass += c.Pass
 	to.Fail += c.Fail
@@ -311,14 +309,7 @@ func sum(to *policyv1.ResultCounts, c policyv1.ResultCounts) {
 
 // compareFindings puts the worst first: by result, severity, and then by name.
 func compareFindings(a, b policyv1.Finding) int {
-	rank := func(order []string, s string) int {
-		if i := slices.Index(order, s); i >= 0 {
-			return i
-		}
-		return len(order)
-	}
-	results, severities := []string{"fail", "error", "warn"}, []string{"critical", "high", "medium", "low", "info"}
-	return cmp.Or(rank(results, a.Result)-rank(results, b.Result), rank(severities, a.Severity)-rank(severities, b.Severity),
+	return cmp.Or(rankOf(badResults, a.Result)-rankOf(badResults, b.Result), rankOf(severities, a.Severity)-rankOf(severities, b.Severity),
 		cmp.Compare(a.Member, b.Member), cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Resource, b.Resource))
 }
 

@@ -196,9 +196,9 @@ func run(opts *options) error {
 	if err != nil {
 		return fmt.Errorf("reading the catalog of plugins and rules: %w", err)
 	}
-	plugins, facts := controllers.NewPlugins(known), controllers.NewFacts()
-	if err := (&controllers.FactReconciler{MemberReconciler: members(), Facts: facts}).SetupWithManager(mgr, opts.concurrentProbes); err != nil {
-		return fmt.Errorf("setting up the reader of facts: %w", err)
+	plugins, facts, reports := controllers.NewPlugins(known), controllers.NewFacts(), controllers.NewReports()
+	if err := (&controllers.MemberReader{MemberReconciler: members(), Facts: facts, Reports: reports}).SetupWithManager(mgr, opts.concurrentProbes); err != nil {
+		return fmt.Errorf("setting up the reader of members: %w", err)
 	}
 	if err := (&controllers.PluginFetcher{Client: mgr.GetClient(), Plugins: plugins}).SetupWithManager(mgr, rendering); err != nil {
 		return fmt.Errorf("setting up the fetcher of plugins: %w", err)
@@ -269,7 +269,7 @@ func run(opts *options) error {
 		Metrics:       durations,
 		Publisher:     publisher,
 		Plugins:       plugins,
-		Reports:       &controllers.Reports{},
+		Reports:       reports,
 		Shard:         shard,
 	}
 	if err := controllers.FleetSecurityPolicies(rules).SetupWithManager(mgr, rendering); err != nil {

@@ -51,8 +51,10 @@ func startWeb(dir string) (*web, error) {
 	return w, os.WriteFile(w.caFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.Certificate().Raw}), 0o600)
 }
 
-// StartCharts makes the charts of all plugins of the catalog, and serves them. Once for an Env.
-func (e *Env) StartCharts() (*Charts, error) {
+// StartCharts makes the charts of all plugins of the catalog, and serves them, or returns those that are served already.
+func (e *Env) StartCharts() (*Charts, error) { return e.charts() }
+
+func (e *Env) startCharts() (*Charts, error) {
 	plugins, err := plugin.LoadAll(catalog.FS)
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	kuratorv1 "github.com/fleetwright/fleetwright/api/kurator/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 )
 
 // Scheme knows all kinds that tests and the demo deal with.
@@ -34,7 +36,7 @@ var Scheme = func() *runtime.Scheme {
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme,
 		sourcev1.AddToScheme, kustomizev1.AddToScheme, helmv2.AddToScheme,
-		fleetv1.AddToScheme, appsv1.AddToScheme, clusterv1.AddToScheme, kuratorv1.AddToScheme,
+		fleetv1.AddToScheme, appsv1.AddToScheme, clusterv1.AddToScheme, kuratorv1.AddToScheme, policyv1.AddToScheme,
 	} {
 		if err := add(s); err != nil {
 			panic(err)
@@ -69,7 +71,11 @@ type Env struct {
 	Dir string
 
 	etcd     *Process
+	etcdURL  string
 	replicas []*Process
+	added    []*Cluster
+	mu       sync.Mutex
+	charts   func() (*Charts, error)
 	web      *web
 	// artifactsAddr is where Fleetwright's controller serves what it rendered.
 	artifactsAddr string
@@ -99,6 +105,8 @@ func Start(ctx context.Context, opts Options) (env *Env, err error) {
 	if err != nil {
 		return env, err
 	}
+	env.etcdURL = etcd
+	env.charts = sync.OnceValues(env.startCharts)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return env.startHub(ctx, etcd, opts) })
@@ -111,6 +119,18 @@ func Start(ctx context.Context, opts Options) (env *Env, err error) {
 		})
 	}
 	return env, group.Wait()
+}
+
+// AddMember starts one more control plane, for a test that does things to all of a cluster. It ends with the Env.
+func (e *Env) AddMember(ctx context.Context, name string) (*Cluster, error) {
+	c, err := newCluster(ctx, e.Dir, e.etcdURL, name)
+	if err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	e.added = append(e.added, c)
+	e.mu.Unlock()
+	return c, c.startControllerManager(ctx)
 }
 
 func (e *Env) startEtcd(ctx context.Context) (string, error) {
@@ -152,7 +172,7 @@ func (e *Env) startHub(ctx context.Context, etcd string, opts Options) (err erro
 // Close kills all processes and removes all data.
 func (e *Env) Close() error {
 	processes := append(slices.Clone(e.replicas), e.Controller, e.Helm, e.KustomizeController, e.SourceController)
-	for _, c := range append(e.Members, e.Hub) {
+	for _, c := range append(append(e.Members, e.Hub), e.added...) {
 		if c != nil {
 			processes = append(append(processes, c.nodes...), c.ControllerManager, c.APIServer)
 		}

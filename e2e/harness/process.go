@@ -30,7 +30,8 @@ type Process struct {
 	done chan struct{}
 }
 
-// startProcess starts a program with its output in logs/<name>.log and waits until healthURL answers 200.
+// startProcess starts a program with its output in logs/<name>.log and waits until healthURL, if there is
+// one, answers 200.
 func startProcess(ctx context.Context, dir, name, path string, args, env []string, healthURL string) (*Process, error) {
 	p := &Process{Name: name, LogFile: filepath.Join(dir, "logs", name+".log"), done: make(chan struct{})}
 	// One log for all runs of the same program.
@@ -57,6 +58,9 @@ func startProcess(ctx context.Context, dir, name, path string, args, env []strin
 		_ = p.cmd.Wait()
 		close(p.done)
 	}()
+	if healthURL == "" {
+		return p, nil
+	}
 	if err := p.waitHealthy(ctx, healthURL); err != nil {
 		p.Kill()
 		return nil, fmt.Errorf("%s did not become healthy: %w\n%s", name, err, p.Tail(20))

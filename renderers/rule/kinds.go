@@ -19,8 +19,11 @@ var creators = []schema.GroupVersionResource{
 	{Group: "batch", Version: "v1", Resource: "cronjobs"}, {Group: "batch", Version: "v1", Resource: "jobs"},
 }
 
-// pods is the first of them.
-var pods = creators[0]
+// pods is the first of them; namespaces are what all of them are in.
+var (
+	pods       = creators[0]
+	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
+)
 
 // resources returns the resources of kinds: Kind, version/Kind or group/version/Kind.
 func resources(kinds []string) ([]schema.GroupVersionResource, error) {

@@ -37,13 +37,15 @@ var health = kustomize.CustomHealthCheck{
 // policyName makes one name of the names of an object, a rule and a policy, which have no dots: no two are the same.
 func policyName(parts ...string) string { return object.Name(maxPolicyName, strings.Join(parts, ".")) }
 
-// Expressions for variables.pod, and for what it was before.
-const (
-	podOf = `%[1]s.kind == "Pod" ? %[1]s : %[1]s.kind == "CronJob" ? %[1]s.?spec.?jobTemplate.?spec.?template.orValue({}) : %[1]s.?spec.?template.orValue({})`
-	// changed lets an update pass that does not touch the Pods: the scaling of a Deployment that was there before the rule, or a
-	// finalizer that is taken off a Pod, say.
-	changed = `request.operation != "UPDATE" || [variables.pod, variables.podBefore].map(p, [p.?spec, p.?metadata.?labels, p.?metadata.?annotations]).distinct().size() > 1`
-)
+// podOf is an expression for the Pod, or the template of Pods, of an object.
+const podOf = `%[1]s.kind == "Pod" ? %[1]s : %[1]s.kind == "CronJob" ? %[1]s.?spec.?jobTemplate.?spec.?template.orValue({}) : %[1]s.?spec.?template.orValue({})`
+
+// podChanged is an expression that is false of an update that does not touch Pods: the scaling of a Deployment that was there
+// before the rule, or a finalizer that is taken off a Pod. What is there is reported, and goes on. It is a condition, which
+// the API server evaluates itself, and not a validation, which would report that all is well.
+var podChanged = fmt.Sprintf(`request.operation != "UPDATE" || [[%s, %s]].exists(p, p[0].?spec != p[1].?spec || `+
+	`p[0].?metadata.?labels != p[1].?metadata.?labels || p[0].?metadata.?annotations != p[1].?metadata.?annotations)`,
+	fmt.Sprintf(podOf, "object"), fmt.Sprintf(podOf, "oldObject"))
 
 // validatingPolicy renders a rule to a policy of Kyverno.
 func validatingPolicy(rule *policyv1.SecurityRule, name string, excluded []string) (*unstructured.Unstructured, error) {
@@ -85,17 +87,23 @@ func validatingPolicy(rule *policyv1.SecurityRule, name string, excluded []strin
 	if filter.Selector != nil {
 		constraints["objectSelector"] = tree(filter.Selector)
 	}
-	namespaces := metav1.LabelSelector{}
+	selector := metav1.LabelSelector{}
 	if filter.NamespaceSelector != nil {
-		namespaces = *filter.NamespaceSelector.DeepCopy()
+		selector = *filter.NamespaceSelector.DeepCopy()
 	}
-	namespaces.MatchExpressions = append(namespaces.MatchExpressions, metav1.LabelSelectorRequirement{
+	selector.MatchExpressions = append(selector.MatchExpressions, metav1.LabelSelectorRequirement{
 		Key: "kubernetes.io/metadata.name", Operator: metav1.LabelSelectorOpNotIn, Values: excluded})
-	constraints["namespaceSelector"] = tree(namespaces)
+	constraints["namespaceSelector"] = tree(selector)
 
 	conditions, err := matchConditions(rule, excluded)
 	if err != nil {
 		return nil, err
+	}
+	if slices.Contains(of, namespaces) {
+		conditions = append(conditions, matchCondition("not-the-systems-namespaces", fmt.Sprintf(`!(request.resource.resource == "namespaces" && request.name in %s)`, celList(excluded))))
+	}
+	if v.usesPod {
+		conditions = append(conditions, matchCondition("pods-change", podChanged))
 	}
 	spec["matchConditions"] = conditions
 	severity := cmp.Or(rule.Severity, "medium")
@@ -198,12 +206,14 @@ func resourceRules(of []schema.GroupVersionResource, operations []string) (out [
 	return out
 }
 
+func matchCondition(name, expression string) any {
+	return map[string]any{"name": name, "expression": expression}
+}
+
 // matchConditions say what the constraints cannot.
 func matchConditions(rule *policyv1.SecurityRule, excluded []string) ([]any, error) {
 	var out []any
-	add := func(name, expression string) {
-		out = append(out, map[string]any{"name": name, "expression": expression})
-	}
+	add := func(name, expression string) { out = append(out, matchCondition(name, expression)) }
 	add("not-the-systems", fmt.Sprintf("!(request.namespace in %s)", celList(excluded)))
 	filter := rule.Match.Resources
 	if len(filter.Namespaces) > 0 {

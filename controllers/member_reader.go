@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,7 +11,9 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/util/workqueue"
@@ -20,6 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
@@ -30,65 +35,118 @@ import (
 // maxFactSize bounds the object that a fact is read from, in bytes.
 const maxFactSize = 1 << 20
 
-// FactReconciler reads the facts that plugins want from members. It writes nothing anywhere.
-type FactReconciler struct {
+// MemberReader reads what is wanted of members: the facts of plugins, and what policy reports say. Each member has its turns
+// in one queue, and in a turn no more than its facts and a page of its reports are read, so that none waits for a flood of
+// another one. It writes nothing anywhere.
+type MemberReader struct {
 	// MemberReconciler knows how members are reached.
 	MemberReconciler
-	Facts *Facts
+	Facts   *Facts
+	Reports *Reports
 }
 
 // SetupWithManager starts the controller with the manager.
-func (r *FactReconciler) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
+func (r *MemberReader) SetupWithManager(mgr ctrl.Manager, concurrent int) error {
 	wake := handler.TypedFuncs[memberRef, memberRef]{
 		GenericFunc: func(_ context.Context, e event.TypedGenericEvent[memberRef], q workqueue.TypedRateLimitingInterface[memberRef]) {
 			q.Add(e.Object)
 		},
 	}
+	if err := mgr.Add(manager.RunnableFunc(func(ctx context.Context) error { // ends the watches with the manager
+		<-ctx.Done()
+		r.Reports.stop()
+		return nil
+	})); err != nil {
+		return err
+	}
 	return builder.TypedControllerManagedBy[memberRef](mgr).
-		Named("facts").
+		Named("members").
 		WatchesRawSource(source.TypedChannel(r.Facts.members, wake)).
+		WatchesRawSource(source.TypedChannel(r.Reports.wake, wake)).
+		// One that does not answer any more is not asked, and one that does again is, at once.
+		WatchesRawSource(memberSource(mgr, clusterv1.AttachedClusterKind, &clusterv1.AttachedCluster{})).
+		WatchesRawSource(memberSource(mgr, clusterv1.ClusterKind, &clusterv1.Cluster{})).
 		WithOptions(controller.TypedOptions[memberRef]{MaxConcurrentReconciles: concurrent}).
 		Complete(r)
 }
 
-// Reconcile reads the facts of one member.
-func (r *FactReconciler) Reconcile(ctx context.Context, ref memberRef) (reconcile.Result, error) {
-	wanted := r.Facts.of(ref)
-	if len(wanted) == 0 {
+func memberSource[T client.Object](mgr ctrl.Manager, kind string, o T) source.TypedSource[memberRef] {
+	return source.TypedKind(mgr.GetCache(), o, handler.TypedEnqueueRequestsFromMapFunc(func(_ context.Context, o T) []memberRef {
+		return []memberRef{{client.ObjectKeyFromObject(o), kind}}
+	}), predicate.TypedFuncs[T]{UpdateFunc: func(e event.TypedUpdateEvent[T]) bool {
+		return memberChanged{}.Update(event.UpdateEvent{ObjectOld: e.ObjectOld, ObjectNew: e.ObjectNew})
+	}})
+}
+
+// Reconcile gives one member a turn.
+func (r *MemberReader) Reconcile(ctx context.Context, ref memberRef) (reconcile.Result, error) {
+	facts, factsIn := r.Facts.of(ref)
+	reports, reportsIn := r.Reports.next(ref)
+	if len(facts) == 0 && !reports {
 		return reconcile.Result{}, nil
 	}
 	m, err := r.subject(ctx, ref)
 	if err != nil || m == nil {
+		r.Reports.away(ref, "is gone")
 		return reconcile.Result{}, err
 	}
 	if !conditions.IsReady(m.object) || deleting(m.object) {
+		r.Reports.away(ref, cmp.Or(conditions.GetMessage(m.object, meta.ReadyCondition), "was not reached yet"))
+		if len(facts) == 0 {
+			return reconcile.Result{}, nil // that it is ready again leads here
+		}
 		return reconcile.Result{RequeueAfter: r.Facts.retry}, nil // what is known of it stays
 	}
-	read := map[factKey]gotFact{}
 	p, err := r.connect(ctx, m)
 	if err == nil {
 		defer p.client.CloseIdleConnections()
 	}
 	timed, cancel := context.WithTimeout(ctx, m.timeout())
 	defer cancel()
+	if len(facts) > 0 && factsIn == 0 {
+		read := p.facts(timed, facts, err)
+		if ctx.Err() != nil {
+			return reconcile.Result{}, nil // the controller stops, which says nothing about the member
+		}
+		factsIn = r.Facts.store(ref, read)
+	}
+	if reports {
+		switch {
+		case err != nil:
+			reportsIn = r.Reports.failed(ref, err)
+		case reportsIn == 0 || !r.Reports.watches(ref, p):
+			if reportsIn = r.Reports.turn(timed, ref, p); ctx.Err() != nil {
+				return reconcile.Result{}, nil
+			}
+		}
+	}
+	switch {
+	case len(facts) == 0:
+		factsIn = reportsIn
+	case !reports:
+		reportsIn = factsIn
+	}
+	return reconcile.Result{RequeueAfter: max(time.Millisecond, min(factsIn, reportsIn))}, nil
+}
+
+// facts reads facts. Of a member that cannot be connected to, err says why.
+func (p *probe) facts(ctx context.Context, wanted map[factKey]wantedFact, err error) map[factKey]gotFact {
+	read := map[factKey]gotFact{}
 	for key, w := range wanted {
 		value, failed := any(nil), err
 		if failed == nil {
-			value, failed = p.fact(timed, &w)
+			value, failed = p.fact(ctx, &w)
 		}
 		read[key] = gotFact{value: value}
 		if failed != nil { // what was known stays, and nobody waits for this member
 			read[key] = gotFact{err: shorten(failed.Error())}
 		}
 	}
-	if ctx.Err() != nil {
-		return reconcile.Result{}, nil // the controller stops, which says nothing about the member
-	}
-	return reconcile.Result{RequeueAfter: r.Facts.store(ref, read)}, nil
+	return read
 }
 
 // subject reads a member from the cache; nil if it is not there.
-func (r *FactReconciler) subject(ctx context.Context, ref memberRef) (*subject, error) {
+func (r *MemberReader) subject(ctx context.Context, ref memberRef) (*subject, error) {
 	switch ref.Kind {
 	case clusterv1.AttachedClusterKind:
 		c := &clusterv1.AttachedCluster{}
