@@ -188,7 +188,7 @@ func (r *RulesReconciler[T]) Reconcile(ctx context.Context, req ctrl.Request) (_
 		return ctrl.Result{}, err
 	}
 	r.count(o, set, rendered, members)
-	return ctrl.Result{}, r.report(ctx, o, set, rendered, kept, members)
+	return ctrl.Result{}, r.report(ctx, o, rendered, kept, members)
 }
 
 // errFleetNotFound says that there is no fleet for the rules.

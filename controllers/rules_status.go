@@ -58,7 +58,7 @@ func ruleOf(rules []policyv1.RuleStatus, name string) int {
 }
 
 // report says how the delivery is, how each rule is, and what the members report.
-func (r *RulesReconciler[T]) report(ctx context.Context, o T, set *rule.Set, rendered *rule.Rendered, kept []string, members []member.Key) error {
+func (r *RulesReconciler[T]) report(ctx context.Context, o T, rendered *rule.Rendered, kept []string, members []member.Key) error {
 	status := o.GetRules()
 	was := status.Rules
 	apps, err := r.applications(ctx, o)
@@ -86,7 +86,7 @@ func (r *RulesReconciler[T]) report(ctx context.Context, o T, set *rule.Set, ren
 		}
 		judged = append(judged, ready)
 	}
-	explainEngine(status, rendered, judged)
+	explainRules(status, rendered, judged)
 	if len(judged) == 0 {
 		judged = append(judged, conditions.TrueCondition(meta.ReadyCondition, succeededReason, "no rule is enabled"))
 	}
@@ -111,7 +111,7 @@ func (r *RulesReconciler[T]) report(ctx context.Context, o T, set *rule.Set, ren
 	for _, rendered := range rendered.Rules {
 		status.Rules = append(status.Rules, ruleStatus(rendered, was, ready, len(kept) > 0))
 	}
-	r.reportResults(o, set, rendered, members)
+	r.reportResults(o, rendered, members)
 	if token, ok := meta.ReconcileAnnotationValue(o.GetAnnotations()); ok {
 		status.LastHandledReconcileAt = token
 	}
@@ -148,22 +148,21 @@ func ruleStatus(rendered rule.Rule, was []policyv1.RuleStatus, delivery *metav1.
 	return s
 }
 
-// explainEngine says what to do where what rules wait for is not there.
-func explainEngine(status *policyv1.RulesStatus, rendered *rule.Rendered, judged []*metav1.Condition) {
-	if rendered.Policies == nil {
-		return
-	}
-	for _, d := range rendered.Policies.Spec.DependsOn {
-		missing := fmt.Sprintf("waits for Application %s, which is not there or invalid", d.Name)
-		said := "waits for Kyverno: the fleet does not have the plugin policy: set spec.plugin.policy.kyverno in it, or waitForKyverno: false where Kyverno comes in another way"
-		for i := range status.Members.NotReady {
-			m := &status.Members.NotReady[i]
-			m.Message = strings.ReplaceAll(m.Message, missing, said)
-		}
-		for _, c := range judged {
-			if c.Status != metav1.ConditionTrue && slices.ContainsFunc(status.Members.NotReady, func(m fleetv1.NotReadyMember) bool { return m.Message == said }) && !strings.Contains(c.Message, said) {
-				c.Message += "; " + said
+// explainRules says what to do where what rules wait for is not there, and in the worst of the conditions what is wrong with a
+// member: the Applications name the members alone.
+func explainRules(status *policyv1.RulesStatus, rendered *rule.Rendered, judged []*metav1.Condition) {
+	notReady := status.Members.NotReady
+	if rendered.Policies != nil {
+		for _, d := range rendered.Policies.Spec.DependsOn {
+			for i := range notReady {
+				notReady[i].Message = strings.ReplaceAll(notReady[i].Message, fmt.Sprintf("waits for Application %s, which is not there or invalid", d.Name),
+					"waits for Kyverno: the fleet does not have the plugin policy: set spec.plugin.policy.kyverno in it, or waitForKyverno: false where Kyverno comes in another way")
 			}
+		}
+	}
+	if text := worst(notReady); text != "" && len(judged) > 0 {
+		if c := worstOf(judged); c.Status != metav1.ConditionTrue {
+			c.Message += "; " + text
 		}
 	}
 }
@@ -184,7 +183,7 @@ func (r *RulesReconciler[T]) behind(ctx context.Context, namespace, app, revisio
 }
 
 // reportResults says what the members report: counts, and the worst of it.
-func (r *RulesReconciler[T]) reportResults(o T, set *rule.Set, rendered *rule.Rendered, members []member.Key) {
+func (r *RulesReconciler[T]) reportResults(o T, rendered *rule.Rendered, members []member.Key) {
 	status := o.GetRules()
 	was := status.Compliance
 	ruleOfPolicy := rendered.Names()

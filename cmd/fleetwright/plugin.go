@@ -96,7 +96,7 @@ func lint(cmd *cobra.Command, paths []string, config string) error {
 		}
 		if config == "" {
 			if p.IsRuleType() {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: type of rules %s with %d policies and %d objects\n", file, p.Metadata.Name, len(p.Spec.Policies), len(p.Spec.Objects))
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: type of rules %s with %d policies and %d objects\n", file, p.Metadata.Name, len(p.PolicyNames()), len(p.Spec.Objects))
 				continue
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s: plugin %s with %d components\n", file, p.Metadata.Name, len(p.Spec.Components))
@@ -276,7 +276,7 @@ func listPlugins(w io.Writer, plugins map[string]*plugin.Plugin) error {
 	rows = [][]string{{"TYPE", "POLICIES", "DESCRIPTION"}}
 	for _, name := range slices.Sorted(maps.Keys(plugins)) {
 		if p := plugins[name]; p.IsRuleType() {
-			rows = append(rows, []string{name, fmt.Sprint(len(p.Spec.Policies)), p.Spec.Description})
+			rows = append(rows, []string{name, fmt.Sprint(len(p.PolicyNames())), p.Spec.Description})
 		}
 	}
 	return writeTable(w, rows)

@@ -69,10 +69,11 @@ type Spec struct {
 	// Components are what is installed.
 	Components []Component `json:"components,omitempty"`
 
-	// Policies and Objects are what a rule of a ClusterCompliance becomes, in a definition of kind RuleType, which has nothing
-	// else of the above but description, parameters, vars and rules.
-	Policies []RulePolicy `json:"policies,omitempty"`
-	Objects  []RuleObject `json:"objects,omitempty"`
+	// Policies, those of other types, and Objects are what a rule of a ClusterCompliance becomes, in a definition of kind
+	// RuleType, which has nothing else of the above but description, parameters, vars and rules.
+	Policies []RulePolicy  `json:"policies,omitempty"`
+	Include  []RuleInclude `json:"include,omitempty"`
+	Objects  []RuleObject  `json:"objects,omitempty"`
 }
 
 // Rule is what has to hold.
@@ -224,6 +225,8 @@ type Plugin struct {
 	*Definition
 	env        *environment
 	parameters *parameters
+	// included are the types of Spec.Include, once LoadAll has found them.
+	included []*Plugin
 }
 
 // Load reads the plugin in a folder. The error names the field.
@@ -292,6 +295,9 @@ func LoadAll(dirs ...fs.FS) (map[string]*Plugin, error) {
 			plugins[p.Metadata.Name] = p
 		}
 	}
+	if err := include(plugins); err != nil {
+		return nil, err
+	}
 	return plugins, nil
 }
 
@@ -303,8 +309,8 @@ func (p *Plugin) check() error {
 		if err := s.onlyRuleType(); err != nil {
 			return err
 		}
-	case len(s.Policies)+len(s.Objects) > 0:
-		return fmt.Errorf("spec.policies and spec.objects are for kind %s", RuleTypeKind)
+	case len(s.Policies)+len(s.Include)+len(s.Objects) > 0:
+		return fmt.Errorf("spec.policies, spec.include and spec.objects are for kind %s", RuleTypeKind)
 	case len(s.Components) == 0:
 		return errors.New("spec.components: there is none")
 	}

@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -18,7 +19,7 @@ import (
 // RulePolicy is a policy that a rule becomes: a rule of a FleetSecurityPolicy whose strings are templates with config, fleet,
 // vars, rule (name, id, enforce) and excluded, the namespaces that are left alone.
 type RulePolicy struct {
-	// Name of the policy, part of its name on members. It may be left out where a rule becomes one policy.
+	// Name of the policy, part of its name on members. It may be left out where a type has one policy and includes none.
 	Name string `json:"name,omitempty"`
 	// When is a CEL expression that says whether the policy is there; left out, it is.
 	When string `json:"when,omitempty"`
@@ -27,6 +28,14 @@ type RulePolicy struct {
 	Match    map[string]any `json:"match"`
 	Exclude  map[string]any `json:"exclude,omitempty"`
 	Validate map[string]any `json:"validate"`
+}
+
+// RuleInclude takes the policies of another type of rules: each under its name, and one that has none under that of the type.
+type RuleInclude struct {
+	// Type is the other type, which has no objects. Only types that come with Fleetwright include others.
+	Type string `json:"type"`
+	// Params are the other type's parameters; their strings are templates.
+	Params map[string]any `json:"params,omitempty"`
 }
 
 // RuleObject is an object that a rule becomes on members.
@@ -58,11 +67,11 @@ func (p *Plugin) IsRuleType() bool { return p.Kind == RuleTypeKind }
 
 // onlyRuleType refuses what a type of rules has no use for.
 func (s *Spec) onlyRuleType() error {
-	if len(s.Policies)+len(s.Objects) == 0 {
-		return errors.New("spec: a type of rules needs policies or objects")
+	if len(s.Policies)+len(s.Include)+len(s.Objects) == 0 {
+		return errors.New("spec: a type of rules needs policies, include or objects")
 	}
 	if len(s.Components)+len(s.After)+len(s.MemberRules)+len(s.Warnings)+len(s.Generated)+len(s.Facts) > 0 || s.DeletionPolicy != "" {
-		return errors.New("spec: a type of rules has description, parameters, vars, rules, policies and objects, and nothing else")
+		return errors.New("spec: a type of rules has description, parameters, vars, rules, policies, include and objects, and nothing else")
 	}
 	return nil
 }
@@ -72,7 +81,7 @@ func (c *checker) ruleType() {
 	names := map[string]bool{}
 	for i, policy := range c.p.Spec.Policies {
 		at := fmt.Sprintf("spec.policies[%d]", i)
-		if policy.Name != "" || len(c.p.Spec.Policies) > 1 {
+		if policy.Name != "" || len(c.p.Spec.Policies)+len(c.p.Spec.Include) > 1 {
 			c.name(at+".name", policy.Name, names)
 		}
 		if policy.When != "" {
@@ -82,6 +91,9 @@ func (c *checker) ruleType() {
 		c.template(at+".match", policy.Match, varRule)
 		c.template(at+".exclude", policy.Exclude, varRule)
 		c.template(at+".validate", policy.Validate, varRule)
+	}
+	for i, in := range c.p.Spec.Include {
+		c.template(fmt.Sprintf("spec.include[%d].params", i), in.Params, varRule)
 	}
 	for i, o := range c.p.Spec.Objects {
 		at := fmt.Sprintf("spec.objects[%d]", i)
@@ -101,6 +113,64 @@ func (c *checker) ruleType() {
 		}
 		c.template(at+".object", o.Object, vars)
 	}
+}
+
+// include finds the types that types of rules include. The error names the type.
+func include(all map[string]*Plugin) error {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		p := all[name]
+		for i, in := range p.Spec.Include {
+			at := fmt.Sprintf("%s: spec.include[%d]", name, i)
+			other := all[in.Type]
+			switch {
+			case other == nil || !other.IsRuleType():
+				return fmt.Errorf("%s: there is no type of rules %q", at, in.Type)
+			case len(other.Spec.Objects) > 0:
+				return fmt.Errorf("%s: %s has objects: only a type that has policies alone can be included", at, in.Type)
+			}
+			p.included = append(p.included, other)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		names, err := all[name].policies(nil)
+		if err != nil {
+			return fmt.Errorf("%s: spec.include: %w", name, err)
+		}
+		slices.Sort(names)
+		for i := range names[:max(len(names)-1, 0)] {
+			if names[i] == names[i+1] {
+				return fmt.Errorf("%s: spec.include: there are two policies %s", name, names[i])
+			}
+		}
+	}
+	return nil
+}
+
+// PolicyNames returns the names of the policies of a type of rules, in their order, those that it includes last: of one
+// that has none, it is empty.
+func (p *Plugin) PolicyNames() []string {
+	names, _ := p.policies(nil) // LoadAll has looked at the error
+	return names
+}
+
+// policies returns the names of a type's policies. Includers are the types that include it, one another.
+func (p *Plugin) policies(includers []string) (names []string, err error) {
+	if slices.Contains(includers, p.Metadata.Name) {
+		return nil, fmt.Errorf("%s includes itself", p.Metadata.Name)
+	}
+	for i := range p.Spec.Policies {
+		names = append(names, p.Spec.Policies[i].Name)
+	}
+	for _, other := range p.included {
+		got, err := other.policies(append(includers, p.Metadata.Name))
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range got {
+			names = append(names, cmp.Or(name, other.Metadata.Name))
+		}
+	}
+	return names, nil
 }
 
 // Expand returns what a rule becomes: policies, named by what comes after the rule's ID, and objects. An error is an
@@ -154,6 +224,13 @@ func (r *rendering) expandRule(use RuleUse) (rules []policyv1.SecurityRule, obje
 		}
 		rules = append(rules, *rule)
 	}
+	for i := range r.Spec.Include {
+		got, err := r.include(i, use)
+		if err != nil {
+			return nil, nil, located(fmt.Sprintf("include[%d]", i), err)
+		}
+		rules = append(rules, got...)
+	}
 	for i := range r.Spec.Objects {
 		got, err := r.ruleObjects(&r.Spec.Objects[i])
 		if err != nil {
@@ -162,6 +239,27 @@ func (r *rendering) expandRule(use RuleUse) (rules []policyv1.SecurityRule, obje
 		objects = append(objects, got...)
 	}
 	return rules, objects, nil
+}
+
+// include returns the policies of another type.
+func (r *rendering) include(i int, use RuleUse) ([]policyv1.SecurityRule, error) {
+	if i >= len(r.included) {
+		return nil, fmt.Errorf("%s: only types that come with Fleetwright include others", r.Spec.Include[i].Type)
+	}
+	params, _, err := r.env.expand(native(r.Spec.Include[i].Params), varRule, r.values, "params")
+	if err != nil {
+		return nil, err
+	}
+	use.Params = params.(map[string]any)
+	other := r.included[i]
+	rules, _, err := newRendering(other, Input{Fleet: use.Fleet, Use: Use{Name: use.Name, Config: use.Params}}).expandRule(use)
+	if err != nil {
+		return nil, located(other.Metadata.Name, err)
+	}
+	for j := range rules {
+		rules[j].Name = cmp.Or(rules[j].Name, policyv1.RuleName(other.Metadata.Name))
+	}
+	return rules, nil
 }
 
 // policy fills in a policy.

@@ -186,7 +186,7 @@ func (c *Composition) Files(r application.Rendered) map[string][]byte {
 // Artifacts returns the ExternalArtifacts of rules, as they are declared.
 func (c *Composition) Artifacts() (out []application.Rendered) {
 	for _, x := range c.sets {
-		if x.Rendered.Files == nil {
+		if x.Files == nil {
 			continue
 		}
 		out = append(out, application.Rendered{Application: x.Applications()[0].Name, Object: &object.Object{

@@ -6,14 +6,28 @@ import (
 	"strings"
 	"sync"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
+	batchv1 "k8s.io/api/batch/v1"
+	certificatesv1 "k8s.io/api/certificates/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	nodev1 "k8s.io/api/node/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	schedulingv1 "k8s.io/api/scheduling/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/kubernetes/scheme"
 )
 
 // creators are the resources that create Pods, and Pods themselves.
 var creators = []schema.GroupVersionResource{
-	{Version: "v1", Resource: "pods"}, {Version: "v1", Resource: "replicationcontrollers"},
+	{Version: "v1", Resource: "pods"}, {Version: "v1", Resource: "pods/ephemeralcontainers"}, {Version: "v1", Resource: "replicationcontrollers"},
 	{Group: "apps", Version: "v1", Resource: "daemonsets"}, {Group: "apps", Version: "v1", Resource: "deployments"},
 	{Group: "apps", Version: "v1", Resource: "replicasets"}, {Group: "apps", Version: "v1", Resource: "statefulsets"},
 	{Group: "batch", Version: "v1", Resource: "cronjobs"}, {Group: "batch", Version: "v1", Resource: "jobs"},
@@ -59,23 +73,23 @@ func resources(kinds []string) ([]schema.GroupVersionResource, error) {
 	return out, nil
 }
 
-// known returns the resources that Kubernetes comes with, by kind: of each, the version that comes first.
+// known returns the resources that Kubernetes comes with, by kind.
 var known = sync.OnceValue(func() map[string][]schema.GroupVersionResource {
-	out := map[string][]schema.GroupVersionResource{}
-	for _, gv := range scheme.Scheme.PrioritizedVersionsAllGroups() {
-		if gv.Group == "extensions" {
-			continue
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		admissionregistrationv1.AddToScheme, appsv1.AddToScheme, autoscalingv2.AddToScheme, batchv1.AddToScheme, certificatesv1.AddToScheme,
+		coordinationv1.AddToScheme, corev1.AddToScheme, discoveryv1.AddToScheme, networkingv1.AddToScheme, nodev1.AddToScheme,
+		policyv1.AddToScheme, rbacv1.AddToScheme, schedulingv1.AddToScheme, storagev1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			panic(err) // they are types that do not change
 		}
-		types := scheme.Scheme.KnownTypes(gv)
-		for kind := range types {
-			if _, listed := types[kind+"List"]; !listed {
-				continue
-			}
-			if slices.ContainsFunc(out[kind], func(r schema.GroupVersionResource) bool { return r.Group == gv.Group }) {
-				continue
-			}
-			plural, _ := meta.UnsafeGuessKindToResource(gv.WithKind(kind))
-			out[kind] = append(out[kind], plural)
+	}
+	out := map[string][]schema.GroupVersionResource{}
+	for gvk := range scheme.AllKnownTypes() {
+		if scheme.Recognizes(gvk.GroupVersion().WithKind(gvk.Kind + "List")) {
+			plural, _ := meta.UnsafeGuessKindToResource(gvk)
+			out[gvk.Kind] = append(out[gvk.Kind], plural)
 		}
 	}
 	return out
