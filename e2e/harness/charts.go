@@ -244,9 +244,11 @@ metadata:
   name: rook-ceph
 spec: {{ .Values.cephClusterSpec | toJson }}
 `,
-	// CRDs that are templates end with the release unless they are annotated.
-	"kyverno": openCRD("clusterpolicies.kyverno.io/v1/ClusterPolicy/Cluster", `{{ .Values.crds.annotations | toJson }}`) + "\n---\n" +
-		openCRD("validatingpolicies.policies.kyverno.io/v1/ValidatingPolicy/Cluster", `{{ index .Values "kyverno-api" "annotations" | toJson }}`),
+	// CRDs that are templates end with the release unless they are annotated. Where Kyverno itself is, so are its own.
+	"kyverno": `{{- if not (lookup "v1" "ConfigMap" "kyverno" "kyverno-metrics") }}` + "\n" +
+		openCRD("clusterpolicies.kyverno.io/v1/ClusterPolicy/Cluster", `{{ .Values.crds.annotations | toJson }}`) + "\n---\n" +
+		openCRD("validatingpolicies.policies.kyverno.io/v1/ValidatingPolicy/Cluster", `{{ index .Values "kyverno-api" "annotations" | toJson }}`) +
+		"\n{{- end }}\n",
 	"rook-ceph": openCRD("cephclusters.ceph.rook.io/v1/CephCluster/Namespaced", `{"helm.sh/resource-policy":"keep"}`),
 }
 

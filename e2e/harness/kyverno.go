@@ -123,11 +123,11 @@ func (c *Cluster) applyKyvernoCRDs(ctx context.Context) error {
 			if err := c.Client.Get(ctx, client.ObjectKeyFromObject(crd), crd); err != nil {
 				return false, err
 			}
-			conditions, _, err := unstructured.NestedSlice(crd.Object, "status", "conditions")
+			conditions, _, _ := unstructured.NestedSlice(crd.Object, "status", "conditions") // null at first
 			return slices.ContainsFunc(conditions, func(c any) bool {
 				condition, _ := c.(map[string]any)
 				return condition["type"] == "Established" && condition["status"] == "True"
-			}), err
+			}), nil
 		})
 		if err != nil {
 			return fmt.Errorf("%s: is not established: %w", crd.GetName(), err)

@@ -73,7 +73,10 @@ func TestPolicies(t *testing.T) {
 	s.Expect(err).NotTo(HaveOccurred())
 	charts, err := env.StartCharts()
 	s.Expect(err).NotTo(HaveOccurred())
+	started := time.Now()
 	s.Expect(member.StartNodes(t.Context(), 1)).To(Succeed())
+	s.Expect(member.StartKyverno(t.Context())).To(Succeed())
+	t.Logf("Kyverno is up after %s", time.Since(started).Round(time.Second/10))
 	s.attach("prod-cluster", member)
 	s.attach("elsewhere", env.Members[2])
 	policy, compliance := s.seed("fleet-security-policy"), strings.Replace(s.seed("cluster-compliance"), "namespace: kurator-system", "namespace: "+s.ns, 1)
@@ -96,9 +99,6 @@ func TestPolicies(t *testing.T) {
 	s.Eventually(func() string {
 		return condition(get(s, &fleetv1.Fleet{}, "financial-fleet").Status.Conditions, meta.ReadyCondition)
 	}).Should(HavePrefix("True "))
-	started := time.Now()
-	s.Expect(member.StartKyverno(t.Context())).To(Succeed())
-	t.Logf("Kyverno is up after %s", time.Since(started).Round(time.Second/10))
 	s.Eventually(policyReady).Should(HavePrefix("True "))
 	s.Eventually(complianceReady).Should(HavePrefix("True "))
 	s.Expect(s.policies(member)()).To(ContainElements("financial-security-baseline.require-pod-security", "compliance.prod-cluster-compliance.disable-root-user"))
@@ -135,7 +135,9 @@ func TestPolicies(t *testing.T) {
 	s.apply(audit)
 	s.apply(strings.Replace(compliance, "enforce: true", "enforce: false", 1))
 	deployment := podsOf("shop", "bad", bad)[0]
-	s.Eventually(func() error { return client.IgnoreAlreadyExists(member.Client.Create(s.ctx, deployment.DeepCopyObject().(client.Object))) }).Should(Succeed())
+	s.Eventually(func() error {
+		return client.IgnoreAlreadyExists(member.Client.Create(s.ctx, deployment.DeepCopyObject().(client.Object)))
+	}).Should(Succeed())
 	s.Eventually(func(g Gomega) {
 		p := get(s, &policyv1.FleetSecurityPolicy{}, "financial-security-baseline")
 		g.Expect(condition(p.Status.Conditions, policyv1.CompliantCondition)).To(And(HavePrefix("False "), ContainSubstring("prod-cluster (")))

@@ -330,7 +330,7 @@ func (c *composing) deliver() error {
 		folder, name string
 		objects      []*unstructured.Unstructured
 		app          **appsv1.Application
-	}{{policiesFolder, c.PoliciesName(), c.rendered, &c.Rendered.Policies}, {objectsFolder, c.ObjectsName(), c.objects, &c.Objects}} {
+	}{{policiesFolder, c.PoliciesName(), c.rendered, &c.Policies}, {objectsFolder, c.ObjectsName(), c.objects, &c.Objects}} {
 		if len(part.objects) == 0 {
 			continue
 		}
