@@ -84,7 +84,7 @@ type Composition struct {
 
 type composed struct {
 	*Rendered
-	set *Set
+	*Set
 }
 
 // Compose renders the rules of a repository, and returns what is declared with the Applications that deliver them added. Find
@@ -92,20 +92,18 @@ type composed struct {
 // their own; nil if there is none.
 func Compose(d application.Declared, find func(namespace, name string) (*plugin.Plugin, map[string]any)) (application.Declared, *Composition) {
 	c := &Composition{byApp: map[[2]string]*composed{}}
-	var sets []*Set
-	for _, p := range d.FleetSecurityPolicies {
-		sets = append(sets, OfPolicy(p))
-	}
-	for _, p := range d.ClusterCompliances {
-		sets = append(sets, OfCompliance(p))
-	}
 	taken := map[[2]string]bool{}
 	for _, app := range d.Applications {
 		taken[[2]string{app.Namespace, app.Name}] = true
 	}
 	d.Applications = slices.Clone(d.Applications)
-	for _, set := range sets {
-		rendered, err := renderIn(set, d, find)
+	for _, set := range sets(d) {
+		of, err := set.in(d)
+		if err != nil {
+			c.problem(set, application.FleetNotFoundReason, err.Error())
+			continue
+		}
+		rendered, err := set.renderIn(of, find)
 		if err != nil {
 			c.problem(set, application.InvalidReason, err.Error())
 			continue
@@ -128,18 +126,52 @@ func Compose(d application.Declared, find func(namespace, name string) (*plugin.
 	return d, c
 }
 
-func renderIn(set *Set, d application.Declared, find func(namespace, name string) (*plugin.Plugin, map[string]any)) (*Rendered, error) {
-	same := func(o interface{ GetNamespace() string }) bool { return o.GetNamespace() == set.Namespace }
-	fleets := slices.DeleteFunc(slices.Clone(d.Fleets), func(f *fleetv1.Fleet) bool { return !same(f) })
-	clusters := member.NewClusters(
-		slices.DeleteFunc(slices.Clone(d.AttachedClusters), func(c *clusterv1.AttachedCluster) bool { return !same(c) }),
-		slices.DeleteFunc(slices.Clone(d.Clusters), func(c *clusterv1.Cluster) bool { return !same(c) }))
-	of, err := set.Of(fleets, clusters)
-	if err != nil {
-		return nil, err
+// RenderedSet is a FleetSecurityPolicy or a ClusterCompliance, and what it becomes.
+type RenderedSet struct {
+	*Set
+	*Rendered
+}
+
+// Sets renders the rules of a repository, whether or not their fleets are in it. The errors are of those that could not be
+// rendered, and of their rules.
+func Sets(d application.Declared, find func(namespace, name string) (*plugin.Plugin, map[string]any)) (out []RenderedSet, errs []error) {
+	for _, set := range sets(d) {
+		of, _ := set.in(d)
+		rendered, err := set.renderIn(of, find)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s %s: %w", set.Kind.Kind, set.Name, err))
+			continue
+		}
+		for _, rule := range rendered.Failed() {
+			errs = append(errs, fmt.Errorf("%s %s: rule %s: %w", set.Kind.Kind, set.Name, rule.Name, rule.Err))
+		}
+		out = append(out, RenderedSet{set, rendered})
 	}
-	return Render(Input{Set: set, Fleets: of, Engines: set.EnginesOf(of, func(string) bool { return false }), Find: func(name string, _ bool) (*plugin.Plugin, map[string]any, error) {
-		p, config := find(set.Namespace, name)
+	return out, errs
+}
+
+func sets(d application.Declared) (out []*Set) {
+	for _, p := range d.FleetSecurityPolicies {
+		out = append(out, OfPolicy(p))
+	}
+	for _, p := range d.ClusterCompliances {
+		out = append(out, OfCompliance(p))
+	}
+	return out
+}
+
+// in returns the fleets of a repository that have the members.
+func (s *Set) in(d application.Declared) ([]*fleetv1.Fleet, error) {
+	other := func(o interface{ GetNamespace() string }) bool { return o.GetNamespace() != s.Namespace }
+	fleets := slices.DeleteFunc(slices.Clone(d.Fleets), func(f *fleetv1.Fleet) bool { return other(f) })
+	return s.Of(fleets, member.NewClusters(
+		slices.DeleteFunc(slices.Clone(d.AttachedClusters), func(c *clusterv1.AttachedCluster) bool { return other(c) }),
+		slices.DeleteFunc(slices.Clone(d.Clusters), func(c *clusterv1.Cluster) bool { return other(c) })))
+}
+
+func (s *Set) renderIn(of []*fleetv1.Fleet, find func(namespace, name string) (*plugin.Plugin, map[string]any)) (*Rendered, error) {
+	return Render(Input{Set: s, Fleets: of, Engines: s.EnginesOf(of, func(string) bool { return false }), Find: func(name string, _ bool) (*plugin.Plugin, map[string]any, error) {
+		p, config := find(s.Namespace, name)
 		if p == nil {
 			return nil, nil, fmt.Errorf("there is no type or plugin %s: name its folder with --plugin", name)
 		}
@@ -169,7 +201,7 @@ func (c *Composition) problem(set *Set, reason, message string) {
 // SetOf returns the rules that an Application delivers; nil if it delivers something else.
 func (c *Composition) SetOf(namespace, app string) *Set {
 	if x := c.byApp[[2]string{namespace, app}]; x != nil {
-		return x.set
+		return x.Set
 	}
 	return nil
 }
@@ -191,8 +223,8 @@ func (c *Composition) Artifacts() (out []application.Rendered) {
 		}
 		out = append(out, application.Rendered{Application: x.Applications()[0].Name, Object: &object.Object{
 			APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.ExternalArtifactKind,
-			Metadata: object.Metadata{Name: x.set.PoliciesName(), Namespace: x.set.Namespace, Labels: map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue}},
-			Spec:     x.set.ArtifactSpec(),
+			Metadata: object.Metadata{Name: x.Set.PoliciesName(), Namespace: x.Set.Namespace, Labels: map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue}},
+			Spec:     x.Set.ArtifactSpec(),
 		}})
 	}
 	return out

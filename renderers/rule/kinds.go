@@ -46,7 +46,7 @@ func resources(kinds []string) ([]schema.GroupVersionResource, error) {
 		parts := strings.Split(kind, "/")
 		var found []schema.GroupVersionResource
 		switch {
-		case strings.Contains(kind, "*"), strings.Contains(kind, "."):
+		case strings.Contains(kind, "*"), strings.Contains(parts[len(parts)-1], "."): // Pod.exec is Kyverno's for a subresource
 			return nil, fmt.Errorf("kinds[%d]: %s: a rule is for kinds that are named: Kind or group/version/Kind", i, kind)
 		case len(parts) == 1:
 			found = known()[kind]

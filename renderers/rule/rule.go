@@ -131,6 +131,8 @@ type Rendered struct {
 	Rules []Rule
 	// Excluded are the namespaces that are left alone, sorted.
 	Excluded []string
+	// Manifests are the policies and other objects that are in the files.
+	Manifests []*unstructured.Unstructured
 	// Removed is a fleet that Kyverno is removed from by force, so that nothing that needs it is delivered; empty if there is none.
 	Removed string
 }
@@ -189,8 +191,8 @@ func Render(in Input) (*Rendered, error) {
 
 // compose renders all rules, which leave namespaces alone.
 func compose(in Input, excluded []string) *composing {
-	slices.Sort(excluded)
-	c := &composing{Input: in, Rendered: &Rendered{Excluded: slices.Compact(excluded)}, names: map[string]string{}}
+	excluded = slices.Compact(slices.Sorted(slices.Values(excluded)))
+	c := &composing{Input: in, Rendered: &Rendered{Excluded: excluded}, names: map[string]string{}}
 	for i := range in.policies {
 		c.securityRule(&in.policies[i])
 	}
@@ -344,6 +346,7 @@ func (c *composing) deliver() error {
 		for name, content := range files {
 			c.Files[part.folder+"/"+name] = content
 		}
+		c.Manifests = append(c.Manifests, part.objects...)
 		app := c.application(part.name, part.folder, patches)
 		if part.folder == policiesFolder {
 			c.await(app)

@@ -17,8 +17,30 @@ import (
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 )
 
-// load reads the documents of files, folders and, for -, stdin. What it cannot read is an error each; the rest is read.
-func load(paths []string, stdin io.Reader) (documents []Document, err error) {
+// Load reads the documents of files, folders and, for -, stdin, whatever they are; lists are taken apart. What it cannot read
+// is an error each; the rest is read.
+func Load(paths []string, stdin io.Reader) ([]Document, error) {
+	documents, err := load(paths, stdin, true)
+	var out []Document
+	var add func(d Document)
+	add = func(d Document) {
+		if items, ok := d.Object["items"].([]any); ok && strings.HasSuffix(d.gvk().Kind, "List") {
+			for i := range items {
+				add(d.item(items, i))
+			}
+		} else if d.Object != nil {
+			out = append(out, d)
+		}
+	}
+	for _, d := range documents {
+		add(d)
+	}
+	return out, err
+}
+
+// load reads the documents of files, folders and, for -, stdin; of what is in folders, our own objects or all. What it cannot
+// read is an error each; the rest is read.
+func load(paths []string, stdin io.Reader, all bool) (documents []Document, err error) {
 	var errs []error
 	add := func(d []Document, err error) {
 		documents = append(documents, d...)
@@ -36,7 +58,7 @@ func load(paths []string, stdin io.Reader) (documents []Document, err error) {
 		case err != nil:
 			errs = append(errs, err)
 		case info.IsDir():
-			add(loadFolder(path))
+			add(loadFolder(path, all))
 		default:
 			data, err := os.ReadFile(path)
 			if errs = append(errs, err); err == nil {
@@ -49,7 +71,7 @@ func load(paths []string, stdin io.Reader) (documents []Document, err error) {
 
 // loadFolder reads a folder as Flux does: one with a kustomization is built, and of any other everything below it is
 // read, where a folder with a kustomization is built again.
-func loadFolder(root string) (documents []Document, err error) {
+func loadFolder(root string, all bool) (documents []Document, err error) {
 	var errs []error
 	err = filepath.WalkDir(root+string(filepath.Separator), func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -73,7 +95,7 @@ func loadFolder(root string) (documents []Document, err error) {
 		data, err := readRegular(path)
 		// A folder holds Helm templates and whatever else is YAML to its own programs. None of that is for us, and our
 		// objects name their group; in UTF-16, which parse refuses, with a zero in each character.
-		if err == nil && bytes.Contains(bytes.ReplaceAll(data, []byte{0}, nil), []byte(groupSuffix)) {
+		if err == nil && (all || bytes.Contains(bytes.ReplaceAll(data, []byte{0}, nil), []byte(groupSuffix))) {
 			var read []Document
 			read, err = parse(path, data)
 			documents = append(documents, read...)

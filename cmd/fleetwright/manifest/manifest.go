@@ -70,7 +70,7 @@ func (s *Set) Position(kind, namespace, name string) Position {
 }
 
 func (s *Set) read(paths []string, source Source, live bool) error {
-	documents, err := load(paths, source.Stdin)
+	documents, err := load(paths, source.Stdin, false)
 	errs := []error{err}
 	for _, d := range documents {
 		errs = append(errs, s.add(d, source.Namespace, live))
@@ -230,7 +230,7 @@ func Names(paths []string, kinds ...string) []string {
 		}
 	}
 	paths = slices.DeleteFunc(paths, func(path string) bool { return path == "" || path == "-" })
-	documents, _ := load(paths, nil)
+	documents, _ := load(paths, nil, false)
 	for _, d := range documents {
 		add(d)
 	}
