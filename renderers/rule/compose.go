@@ -223,8 +223,8 @@ func (c *Composition) Artifacts() (out []application.Rendered) {
 		}
 		out = append(out, application.Rendered{Application: x.Applications()[0].Name, Object: &object.Object{
 			APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.ExternalArtifactKind,
-			Metadata: object.Metadata{Name: x.Set.PoliciesName(), Namespace: x.Set.Namespace, Labels: map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue}},
-			Spec:     x.Set.ArtifactSpec(),
+			Metadata: object.Metadata{Name: x.PoliciesName(), Namespace: x.Namespace, Labels: map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue}},
+			Spec:     x.ArtifactSpec(),
 		}})
 	}
 	return out

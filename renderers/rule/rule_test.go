@@ -214,7 +214,7 @@ func TestRulesThatFail(t *testing.T) {
 		`match: {resources: {kinds: [Pod]}}, validate: {}`:                                                              "validate: exactly one of pattern, anyPattern and cel is needed",
 		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {}}, validate: {pattern: {a: 1}}`:                     "exclude.resources: is empty",
 		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {operations: [CREATE]}}, validate: {pattern: {a: 1}}`: "exclude.resources: namespaceSelector and operations are for match alone",
-		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {kinds: [Nope]}}, validate: {pattern: {a: 1}}`:          "exclude.resources.kinds[0]: Nope: is not known",
+		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {kinds: [Nope]}}, validate: {pattern: {a: 1}}`:        "exclude.resources.kinds[0]: Nope: is not known",
 	} {
 		r := renderRules(t, "[{name: bad, "+rule+"}, "+rootPod+"]")
 		g.Expect(r.Failed()).To(HaveLen(1), rule)
