@@ -15,6 +15,7 @@ import (
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
 )
 
@@ -206,14 +207,16 @@ func (r *ApplicationReconciler) patchStatus(ctx context.Context, before, after *
 
 // announce tells people when an object becomes ready, or stops being so.
 func announce(recorder record.EventRecorder, before, after conditions.Setter) {
-	was, is := conditions.Get(before, meta.ReadyCondition), conditions.Get(after, meta.ReadyCondition)
-	if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason {
-		return
-	}
-	switch is.Status {
-	case metav1.ConditionTrue:
-		recorder.Event(after, corev1.EventTypeNormal, is.Reason, is.Message)
-	case metav1.ConditionFalse:
-		recorder.Event(after, corev1.EventTypeWarning, is.Reason, is.Message)
+	for _, t := range []string{meta.ReadyCondition, policyv1.CompliantCondition} {
+		was, is := conditions.Get(before, t), conditions.Get(after, t)
+		if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason {
+			continue
+		}
+		switch is.Status {
+		case metav1.ConditionTrue:
+			recorder.Event(after, corev1.EventTypeNormal, is.Reason, is.Message)
+		case metav1.ConditionFalse:
+			recorder.Event(after, corev1.EventTypeWarning, is.Reason, is.Message)
+		}
 	}
 }

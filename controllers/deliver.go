@@ -6,8 +6,10 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/fluxcd/pkg/apis/meta"
+	"github.com/fluxcd/pkg/runtime/conditions"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
@@ -208,6 +210,31 @@ func (d *delivery) passOn(ctx context.Context, apps []appsv1.Application, suspen
 		}
 	}
 	return nil
+}
+
+// endAll asks all Applications to end, and says how that goes; empty if there is none any more.
+func (d *delivery) endAll(ctx context.Context, apps []appsv1.Application) (string, error) {
+	if len(apps) == 0 {
+		return "", nil
+	}
+	if err := d.end(ctx, apps, nil); err != nil {
+		return "", err
+	}
+	var texts []string
+	for i := range apps {
+		text := "was asked to end" // until it says how that goes, it says how the members were
+		if deleting(&apps[i]) {
+			text = conditions.GetMessage(&apps[i], meta.ReadyCondition)
+		}
+		texts = append(texts, fmt.Sprintf("Application %s: %s", apps[i].Name, text))
+	}
+	return bounded("ends on the members: "+strings.Join(texts, "; "), 2000), nil
+}
+
+// setEnds says in the conditions of an object how what delivers it ends.
+func setEnds(o conditions.Setter, message string) {
+	conditions.MarkReconciling(o, endingReason, "%s", message)
+	conditions.MarkFalse(o, meta.ReadyCondition, endingReason, "%s", message)
 }
 
 // end deletes the Applications that are not wanted any more.

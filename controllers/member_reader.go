@@ -113,7 +113,8 @@ func (r *MemberReader) Reconcile(ctx context.Context, ref memberRef) (reconcile.
 	if reports {
 		switch {
 		case err != nil:
-			reportsIn = r.Reports.failed(ref, err)
+			r.Reports.away(ref, shorten(err.Error()))
+			reportsIn = r.Reports.pause
 		case reportsIn == 0 || !r.Reports.watches(ref, p):
 			if reportsIn = r.Reports.turn(timed, ref, p); ctx.Err() != nil {
 				return reconcile.Result{}, nil

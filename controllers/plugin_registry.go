@@ -235,6 +235,13 @@ func (p *Plugins) remove(key types.NamespacedName) {
 	}
 }
 
+// isLoading says whether PluginConfigs are yet to be read: what is not known may be in a moment, which OnChange tells.
+func (p *Plugins) isLoading() bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.loading
+}
+
 // load says whether PluginConfigs are yet to be read.
 func (p *Plugins) load(loading bool) {
 	p.mu.Lock()

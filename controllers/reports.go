@@ -228,8 +228,8 @@ func (r *Reports) away(ref memberRef, problem string) {
 	r.say(m, problem)
 }
 
-// failed says why a member could not be read, and returns when to try again.
-func (r *Reports) failed(ref memberRef, err error) time.Duration {
+// failed says why a member could not be read after some time, and returns when to try again.
+func (r *Reports) failed(ref memberRef, err error, took time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.members[ref]
@@ -238,8 +238,11 @@ func (r *Reports) failed(ref memberRef, err error) time.Duration {
 	}
 	m.list = nil
 	in := jitter.JitteredIntervalDuration(r.retry)
-	if !isLasting(err) {
-		in = min(in, r.pause)
+	if isLasting(err) {
+		m.watch.end()
+		m.watch = nil
+	} else {
+		in = max(r.pause, reportShare*took)
 	}
 	m.due = time.Now().Add(in)
 	r.say(m, shorten(err.Error()))
@@ -301,7 +304,7 @@ func (r *Reports) turn(ctx context.Context, ref memberRef, p *probe) time.Durati
 		m.due = time.Now().Add(max(r.pause, reportShare*m.took))
 		return time.Until(m.due)
 	case err != nil:
-		return r.failed(ref, err)
+		return r.failed(ref, err, list.took)
 	case !list.done():
 		return 0
 	}
@@ -339,6 +342,9 @@ func (r *Reports) finish(ref memberRef, p *probe, list *reportList) time.Duratio
 			}
 			m.watch = w
 		}
+	}
+	if m.due.IsZero() && slices.Contains(list.versions, "") { // there was too much to know all of what to watch from
+		m.due = time.Now().Add(max(r.retry, reportShare*m.took))
 	}
 	if !m.due.IsZero() {
 		return max(0, time.Until(m.due))
@@ -424,9 +430,17 @@ func (r *Reports) lost(ref memberRef, w *reportWatch) {
 // metadataWatcher watches a resource without what is in it.
 type metadataWatcher struct{ metadata.Getter }
 
-// WatchWithContext implements cache.WatcherWithContext.
+// WatchWithContext implements cache.WatcherWithContext. A resource that is not there any more would be asked for each second:
+// it is lost.
 func (w metadataWatcher) WatchWithContext(ctx context.Context, opts metav1.ListOptions) (watch.Interface, error) {
-	return w.Watch(ctx, opts)
+	got, err := w.Watch(ctx, opts)
+	if apierrors.IsNotFound(err) {
+		lost := watch.NewFakeWithOptions(watch.FakeOptions{ChannelSize: 1})
+		gone := apierrors.NewResourceExpired("it is not served any more").Status()
+		lost.Error(&gone)
+		return lost, nil
+	}
+	return got, err
 }
 
 // reportResources are where Kyverno reports.

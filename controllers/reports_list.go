@@ -91,7 +91,9 @@ func (l *reportList) read(ctx context.Context, p *probe, r *Reports) error {
 	case err != nil:
 		return fmt.Errorf("reading %s: %s", resource.Resource, shorten(err.Error()))
 	}
-	l.versions[l.kind], l.next = version, next
+	if l.next = next; version != "" {
+		l.versions[l.kind] = version
+	}
 	if next == "" {
 		l.kind++
 		if errors.Is(err, errTooMuch) {

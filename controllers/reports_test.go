@@ -36,6 +36,7 @@ type reporters struct {
 	// log are the requests but for watches, in order: "member resource".
 	log     []string
 	watches int
+	watched int // those that were refused
 }
 
 // reporter is one member: reports of results each, the policies of which take turns.
@@ -99,6 +100,13 @@ func (r *reporters) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.NotFound(w, req)
 		return
 	}
+	if query.Get("watch") != "" && m.status != 0 {
+		r.watched++
+		r.mu.Unlock()
+		w.WriteHeader(m.status)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":%d}`, m.status)
+		return
+	}
 	if query.Get("watch") != "" {
 		r.watches++
 		changed, flusher := m.changed, w.(http.Flusher)
@@ -110,6 +118,7 @@ func (r *reporters) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			case <-changed:
 				r.mu.Lock()
 				changed = m.changed
+				done = m.status != 0
 				r.mu.Unlock()
 				if resource == "policyreports" {
 					fmt.Fprintf(w, `{"type":"MODIFIED","object":{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"x","resourceVersion":"%d"}}}`+"\n", m.version)
@@ -152,7 +161,7 @@ func (r *reporters) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	if from+limit < total {
 		next = strconv.Itoa(from + limit)
 	}
-	fmt.Fprintf(w, `{"kind":"List","metadata":{"resourceVersion":"%d","continue":%q},"items":[`, m.version, next)
+	fmt.Fprint(w, `{"apiVersion":"wgpolicyk8s.io/v1alpha2","items":[`)
 	for i := from; i < min(from+limit, total); i++ {
 		if i > from {
 			fmt.Fprint(w, ",")
@@ -164,7 +173,7 @@ func (r *reporters) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		b, _ := json.Marshal(map[string]any{"metadata": map[string]any{"name": fmt.Sprint(i)}, "scope": map[string]any{"kind": "Pod", "namespace": "shop", "name": fmt.Sprintf("%s-%d", name, i)}, "results": results})
 		_, _ = w.Write(b)
 	}
-	fmt.Fprint(w, "]}")
+	fmt.Fprintf(w, `],"kind":"List","metadata":{"resourceVersion":"%d","continue":%q}}`, m.version, next) // the keys are sorted
 }
 
 // attached makes members that are reached there.
@@ -345,7 +354,22 @@ func TestReportsThatCannotBeRead(t *testing.T) {
 	h.Eventually(func() any { return of("none").counts }).Should(Equal(passed))
 	h.Expect(of("none").problem).To(BeEmpty())
 
+	t.Log("what there is too much of is read again, although nothing tells of changes")
+	r.change("flood", func(m *reporter) { m.result = "fail" })
+	h.Eventually(func() any { return of("flood").counts }).Should(Equal(map[string]policyv1.ResultCounts{"p": {Fail: 500}}))
+
+	t.Log("where Kyverno is taken away, that is said, and nobody goes on asking")
+	r.change("expired", func(m *reporter) { m.status = http.StatusNotFound })
+	h.Eventually(problem("expired")).Should(Equal("has no policyreports: is Kyverno there?"))
+	h.Expect(of("expired").counts).To(Equal(passed))
+	refused := func() int { r.mu.Lock(); defer r.mu.Unlock(); return r.watched }
+	asked := refused()
+	h.Consistently(refused).Should(Equal(asked))
+	r.change("expired", func(m *reporter) { m.status = 0 })
+	h.Eventually(problem("expired")).Should(BeEmpty())
+
 	t.Log("with other credentials it is watched anew")
+	h.Eventually(r.open).Should(BeNumerically(">=", 6))
 	open := r.open()
 	secret := r.secret(h, "rotated", "2")
 	h.Expect(h.Patch(t.Context(), secret, client.Merge)).To(Succeed())

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/meta"
@@ -43,7 +42,6 @@ const RulesFinalizer = "policy.kurator.dev/rules"
 // Reasons of rules that are not well, beside those of their Applications.
 const (
 	ruleFailedReason     = rule.RuleFailedReason
-	pluginUnknownReason  = "PluginNotLoaded"
 	engineRemovedReason  = "KyvernoRemoved"
 	compliantReason      = "Compliant"
 	nonCompliantReason   = "RulesBroken"
@@ -162,8 +160,10 @@ func (r *RulesReconciler[T]) Reconcile(ctx context.Context, req ctrl.Request) (_
 		r.failAll(o, application.InvalidReason, err)
 		setStalled(o, application.InvalidReason, err)
 		return ctrl.Result{}, reconcile.TerminalError(err)
+	case errors.Is(err, errPluginNotLoaded) && r.Plugins.isLoading():
+		return ctrl.Result{}, nil
 	case errors.Is(err, errPluginNotLoaded), errors.Is(err, errUnknownPlugin):
-		r.waits(o, pluginUnknownReason, err)
+		r.waits(o, pluginNotLoadedReason, err)
 		return ctrl.Result{}, nil
 	case errors.Is(err, errFleetNotFound):
 		r.failAll(o, application.FleetNotFoundReason, err)
@@ -171,6 +171,9 @@ func (r *RulesReconciler[T]) Reconcile(ctx context.Context, req ctrl.Request) (_
 		return ctrl.Result{}, r.passOn(ctx, o)
 	case err != nil:
 		return ctrl.Result{}, err
+	}
+	if r.Plugins.isLoading() && slices.ContainsFunc(rendered.Failed(), func(f rule.Rule) bool { return errors.Is(f.Err, errPluginNotLoaded) }) {
+		return ctrl.Result{}, nil // the process has just begun: what was said before is right until it is known
 	}
 	kept := keptRules(o.GetRules(), rendered)
 	if len(kept) == 0 {
@@ -321,21 +324,12 @@ func (r *RulesReconciler[T]) finalize(ctx context.Context, o T) error {
 	if err != nil {
 		return err
 	}
-	if len(apps) > 0 {
-		if err := r.delivery(o).end(ctx, apps, nil); err != nil {
-			return err
-		}
-		var texts []string
-		for i := range apps {
-			text := "was asked to end"
-			if deleting(&apps[i]) {
-				text = conditions.GetMessage(&apps[i], meta.ReadyCondition)
-			}
-			texts = append(texts, fmt.Sprintf("Application %s: %s", apps[i].Name, text))
-		}
-		message := bounded("ends on the members: "+strings.Join(texts, "; "), 2000)
-		conditions.MarkReconciling(o, endingReason, "%s", message)
-		conditions.MarkFalse(o, meta.ReadyCondition, endingReason, "%s", message)
+	ends, err := r.delivery(o).endAll(ctx, apps)
+	if err != nil {
+		return err
+	}
+	if ends != "" {
+		setEnds(o, ends)
 		return nil
 	}
 	before := o.DeepCopyObject().(T)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -31,7 +32,7 @@ func (r *RulesReconciler[T]) waits(o T, reason string, err error) {
 	conditions.Delete(o, meta.StalledCondition)
 	conditions.Delete(o, meta.ReconcilingCondition)
 	message := shorten(err.Error())
-	if reason == pluginUnknownReason {
+	if reason == pluginNotLoadedReason {
 		conditions.MarkReconciling(o, reason, "%s", message)
 		conditions.MarkUnknown(o, meta.ReadyCondition, reason, "%s: what was delivered stays as it is", message)
 		return
@@ -92,14 +93,18 @@ func (r *RulesReconciler[T]) report(ctx context.Context, o T, rendered *rule.Ren
 	}
 	if failed := rendered.Failed(); len(failed) > 0 {
 		var texts []string
+		status := metav1.ConditionUnknown
 		for _, f := range failed {
 			texts = append(texts, fmt.Sprintf("rule %s: %v", f.Name, f.Err))
+			if !errors.Is(f.Err, errPluginNotLoaded) {
+				status = metav1.ConditionFalse
+			}
 		}
 		text := capped(texts, 5)
 		if len(kept) > 0 {
 			text += fmt.Sprintf(": nothing is changed on the members until %s can be rendered again, or is taken out", strings.Join(kept, ", "))
 		}
-		judged = append(judged, conditions.FalseCondition(meta.ReadyCondition, ruleFailedReason, "%s", bounded(text, 1500)))
+		judged = append(judged, &metav1.Condition{Type: meta.ReadyCondition, Status: status, Reason: ruleFailedReason, Message: bounded(text, 1500)})
 	}
 	if rendered.Removed != "" {
 		judged = append(judged, conditions.FalseCondition(meta.ReadyCondition, engineRemovedReason,
@@ -139,6 +144,9 @@ func ruleStatus(rendered rule.Rule, was []policyv1.RuleStatus, delivery *metav1.
 	switch {
 	case rendered.Err != nil:
 		s.Ready, s.Reason, s.Message = string(metav1.ConditionFalse), ruleFailedReason, bounded(rendered.Err.Error(), 250)
+		if errors.Is(rendered.Err, errPluginNotLoaded) {
+			s.Ready, s.Reason = string(metav1.ConditionUnknown), pluginNotLoadedReason
+		}
 		if s.Delivered {
 			s.Enforcement, s.Message = was[i].Enforcement, bounded(rendered.Err.Error(), 200)+": members keep what they have of it"
 		}
