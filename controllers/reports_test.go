@@ -257,7 +257,7 @@ func TestReportsOfManyMembers(t *testing.T) {
 	status := h.policy("baseline").Status
 	h.Expect(status.Compliance.Summary).To(Equal("150/300"))
 	h.Expect(status.Compliance.Members).To(HaveLen(policyv1.MaxListedResults))
-	h.Expect(status.Compliance.Members[0]).To(Equal(policyv1.MemberResults{Name: "m000", Kind: "AttachedCluster", Results: policyv1.ResultCounts{Fail: 100_000}}), "the worst is first")
+	h.Expect(status.Compliance.Members[0]).To(Equal(policyv1.MemberResults{Name: "m000", Kind: "AttachedCluster", Results: policyv1.ResultCounts{Fail: 100_000}, Rules: []string{"non-root", "labelled"}}), "the worst is first")
 	h.Expect(status.Compliance.MembersOmitted).To(Equal(50))
 	h.Expect(status.Compliance.Findings).To(HaveLen(policyv1.MaxListedFindings))
 	h.Expect(status.Rules[0].FailingMembers).To(Equal(150))

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -224,7 +225,7 @@ func (r *RulesReconciler[T]) reportResults(o T, rendered *rule.Rendered, members
 				}
 				continue
 			}
-			results.Results, results.ReadAt = was.Members[i].Results, was.Members[i].ReadAt
+			results.Results, results.Rules, results.ReadAt = was.Members[i].Results, was.Members[i].Rules, was.Members[i].ReadAt
 			results.Message = cmp.Or(results.Message, was.Members[i].Message)
 			for _, f := range was.Findings {
 				if f.Member == m.Name {
@@ -244,8 +245,11 @@ func (r *RulesReconciler[T]) reportResults(o T, rendered *rule.Rendered, members
 					broken[i] = true
 				}
 			}
-			for i := range broken {
+			for _, i := range slices.Sorted(maps.Keys(broken)) {
 				failing[i]++
+				if len(results.Rules) < policyv1.MaxListedRules {
+					results.Rules = append(results.Rules, rendered.Rules[i].Name)
+				}
 			}
 			for _, f := range report.findings {
 				i, ok := ruleOfPolicy[f.policy]

@@ -402,7 +402,7 @@ func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, nam
 			if m.ReadAt != nil {
 				read = duration.HumanDuration(now.Sub(m.ReadAt.Time)) + " ago"
 			}
-			results = append(results, []string{o.GetNamespace(), o.GetName(), m.Name, fmt.Sprint(m.Results.Fail), fmt.Sprint(m.Results.Error), fmt.Sprint(m.Results.Pass), read, m.Message})
+			results = append(results, []string{o.GetNamespace(), o.GetName(), m.Name, fmt.Sprint(m.Results.Fail), fmt.Sprint(m.Results.Error), fmt.Sprint(m.Results.Pass), read, cmp.Or(strings.Join(m.Rules, ","), "<none>"), m.Message})
 		}
 		if n := s.Compliance.MembersOmitted; n > 0 {
 			results = append(results, []string{o.GetNamespace(), o.GetName(), fmt.Sprintf("and %d more", n)})
@@ -424,7 +424,7 @@ func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, nam
 	}{
 		{"Members that are not well", []string{"NAMESPACE", "NAME", "MEMBER", "REASON", "MESSAGE"}, notReady},
 		{"Rules", []string{"NAMESPACE", "NAME", "RULE", "TYPE", "ENFORCEMENT", "READY", "PASS", "FAIL", "MEMBERS", "MESSAGE"}, rules},
-		{"Members that break rules, or could not be read", []string{"NAMESPACE", "NAME", "MEMBER", "FAIL", "ERROR", "PASS", "READ", "MESSAGE"}, results},
+		{"Members that break rules, or could not be read", []string{"NAMESPACE", "NAME", "MEMBER", "FAIL", "ERROR", "PASS", "READ", "RULES", "MESSAGE"}, results},
 		{"The worst of what breaks rules", []string{"NAMESPACE", "NAME", "MEMBER", "RULE", "RESULT", "SEVERITY", "RESOURCE", "MESSAGE"}, findings},
 		{"Endpoints of plugins", []string{"NAMESPACE", "FLEET", "PLUGIN", "NAME", "MEMBER", "ADDRESS"}, endpoints},
 	} {

@@ -63,6 +63,8 @@ const (
 	MaxListedResults = 100
 	// MaxListedFindings is the most findings that status.compliance.findings lists.
 	MaxListedFindings = 40
+	// MaxListedRules is the most rules that status.compliance.members[].rules lists.
+	MaxListedRules = 10
 )
 
 // RulesStatus is what was seen of a FleetSecurityPolicy or a ClusterCompliance.
@@ -207,6 +209,11 @@ type MemberResults struct {
 	// Results of the member.
 	// +optional
 	Results ResultCounts `json:"results,omitzero"`
+
+	// Rules are those that objects on the member break, at most 10 of them.
+	// +kubebuilder:validation:MaxItems=10
+	// +optional
+	Rules []string `json:"rules,omitempty"`
 
 	// ReadAt is when the results were read; it is there only if they could not be read since.
 	// +optional

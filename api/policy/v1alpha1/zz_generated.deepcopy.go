@@ -146,6 +146,11 @@ func (in *FleetSecurityPolicySpec) DeepCopy() *FleetSecurityPolicySpec {
 func (in *MemberResults) DeepCopyInto(out *MemberResults) {
 	*out = *in
 	out.Results = in.Results
+	if in.Rules != nil {
+		in, out := &in.Rules, &out.Rules
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.ReadAt != nil {
 		in, out := &in.ReadAt, &out.ReadAt
 		*out = (*in).DeepCopy()
