@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -439,11 +440,20 @@ func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, nam
 	return nil
 }
 
-// writeTable writes a table with kubectl's spacing.
+// writeTable writes a table with kubectl's spacing, and no spaces at the ends of lines.
 func writeTable(w io.Writer, rows [][]string) error {
-	t := tabwriter.NewWriter(w, 6, 4, 3, ' ', 0)
+	var table bytes.Buffer
+	t := tabwriter.NewWriter(&table, 6, 4, 3, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(t, strings.TrimRight(strings.Join(row, "\t"), "\t"))
+		fmt.Fprintln(t, strings.Join(append(row, make([]string, max(0, len(rows[0])-len(row)))...), "\t"))
 	}
-	return t.Flush()
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(table.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	return nil
 }

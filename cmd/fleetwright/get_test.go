@@ -74,11 +74,25 @@ func testHub(t *testing.T) string {
 	cluster := hubObject("cluster.kurator.dev/v1alpha1", "Cluster", "aws", nil)
 	expired := hubObject("cluster.kurator.dev/v1alpha1", "Cluster", "old", map[string]any{
 		"conditions": readyCondition("False", "credentials rejected"), "credentialsExpireAt": "2020-01-01T00:00:00Z"})
+	rules := map[string]any{
+		"conditions": append(readyCondition("True", "2/2 members ready"), map[string]any{"type": "Compliant", "status": "False", "reason": "RulesBroken", "message": "1/2 members are compliant", "lastTransitionTime": "2026-01-01T00:00:00Z"}),
+		"members":    map[string]any{"total": 2, "ready": 2, "summary": "2/2"},
+		"rules": []any{map[string]any{"name": "root", "type": "disable-root-user", "enforcement": "enforce", "ready": "True", "results": map[string]any{"pass": 7, "fail": 3}, "failingMembers": 1},
+			map[string]any{"name": "bad", "type": "nosuch", "enforcement": "audit", "ready": "False", "message": "unknown type"}},
+		"compliance": map[string]any{"summary": "1/2", "results": map[string]any{"fail": 3}, "membersOmitted": 1,
+			"members": []any{map[string]any{"name": "edge-1", "results": map[string]any{"fail": 3, "pass": 2}, "rules": []any{"root"}},
+				map[string]any{"name": "edge-2", "results": map[string]any{"pass": 5}, "message": "does not answer", "readAt": time.Now().Add(-3 * time.Hour).Format(time.RFC3339)}},
+			"findings": []any{map[string]any{"member": "edge-1", "rule": "root", "result": "fail", "severity": "high", "resource": "Pod shop/a", "message": "runs as root"}}},
+	}
+	compliance := hubObject("cluster.kurator.dev/v1alpha1", "ClusterCompliance", "cis", rules)
+	policy := hubObject("policy.kurator.dev/v1alpha1", "FleetSecurityPolicy", "base", nil)
 	lists := map[string][]map[string]any{}
 	for path, items := range map[string][]map[string]any{
-		"fleet.kurator.dev/v1alpha1/%sfleets":             {fleet},
-		"cluster.kurator.dev/v1alpha1/%sattachedclusters": {attached},
-		"cluster.kurator.dev/v1alpha1/%sclusters":         {cluster, expired},
+		"fleet.kurator.dev/v1alpha1/%sfleets":                 {fleet},
+		"cluster.kurator.dev/v1alpha1/%sattachedclusters":     {attached},
+		"cluster.kurator.dev/v1alpha1/%sclusters":             {cluster, expired},
+		"cluster.kurator.dev/v1alpha1/%sclustercompliances":   {compliance},
+		"policy.kurator.dev/v1alpha1/%sfleetsecuritypolicies": {policy},
 	} {
 		lists["/apis/"+fmt.Sprintf(path, "")] = items
 		lists["/apis/"+fmt.Sprintf(path, "namespaces/shop/")] = items
@@ -104,8 +118,8 @@ NAME   READY   MEMBERS   AGE   STATUS
 prod   False   6/10      2d    6 of 10 members are ready
 
 Members that are not well:
-NAMESPACE   NAME   MEMBER   REASON        MESSAGE
-shop        prod   edge-1   Unreachable   does not answer
+NAMESPACE   NAME   MEMBER       REASON        MESSAGE
+shop        prod   edge-1       Unreachable   does not answer
 shop        prod   and 3 more
 `},
 		{name: "all namespaces", args: []string{"fleets", "-A"}, want: `
@@ -117,6 +131,43 @@ NAME     KIND              READY     VERSION   NODES    EXPIRES   AGE   STATUS
 aws      Cluster           Unknown   <none>    <none>   <none>    2d    has no status yet: is the controller running?
 edge-1   AttachedCluster   True      v1.36.4   3        20d       2d    reachable
 old      Cluster           False     <none>    <none>   expired   2d    credentials rejected
+`},
+		{name: "policies", args: []string{"policies"}, want: `
+NAME   READY     MEMBERS   COMPLIANT   FAILING   AGE   STATUS
+base   Unknown   <none>    <none>      0         2d    has no status yet: is the controller running?
+`},
+		{name: "compliance", args: []string{"compliance", "-o", "wide"}, want: `
+NAME   READY   MEMBERS   COMPLIANT   FAILING   AGE   STATUS
+cis    True    2/2       1/2         3         2d    1/2 members are compliant
+
+Rules:
+NAMESPACE   NAME   RULE   TYPE                ENFORCEMENT   READY   PASS   FAIL   MEMBERS   MESSAGE
+shop        cis    root   disable-root-user   enforce       True    7      3      1
+shop        cis    bad    nosuch              audit         False   0      0      0         unknown type
+
+Members that break rules, or could not be read:
+NAMESPACE   NAME   MEMBER       FAIL   ERROR   PASS   READ     RULES    MESSAGE
+shop        cis    edge-1       3      0       2      <now>    root
+shop        cis    edge-2       0      0       5      3h ago   <none>   does not answer
+shop        cis    and 1 more
+
+The worst of what breaks rules:
+NAMESPACE   NAME   MEMBER   RULE   RESULT   SEVERITY   RESOURCE     MESSAGE
+shop        cis    edge-1   root   fail     high       Pod shop/a   runs as root
+`},
+		{name: "compliance of a member", args: []string{"clustercompliance", "cis", "--member", "edge-2"}, want: `
+NAME   READY   MEMBERS   COMPLIANT   FAILING   AGE   STATUS
+cis    True    2/2       1/2         3         2d    1/2 members are compliant
+
+Rules:
+NAMESPACE   NAME   RULE   TYPE                ENFORCEMENT   READY   PASS   FAIL   MEMBERS   MESSAGE
+shop        cis    root   disable-root-user   enforce       True    7      3      1
+shop        cis    bad    nosuch              audit         False   0      0      0         unknown type
+
+Members that break rules, or could not be read:
+NAMESPACE   NAME   MEMBER       FAIL   ERROR   PASS   READ     RULES    MESSAGE
+shop        cis    edge-2       0      0       5      3h ago   <none>   does not answer
+shop        cis    and 1 more
 `},
 		{name: "names", args: []string{"cluster", "-o", "name"}, want: `
 cluster.cluster.kurator.dev/aws
