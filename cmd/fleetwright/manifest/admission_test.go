@@ -34,7 +34,8 @@ func TestAdmissionAgrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	create := func(d Document) (*unstructured.Unstructured, error) {
-		resources := map[string]string{"Fleet": "fleets", "Application": "applications", "AttachedCluster": "attachedclusters", "Cluster": "clusters", "ClusterConfig": "clusterconfigs", "PluginConfig": "pluginconfigs"}
+		resources := map[string]string{"Fleet": "fleets", "Application": "applications", "AttachedCluster": "attachedclusters", "Cluster": "clusters", "ClusterConfig": "clusterconfigs", "PluginConfig": "pluginconfigs",
+			"FleetSecurityPolicy": "fleetsecuritypolicies", "ClusterCompliance": "clustercompliances"}
 		resource := schema.GroupVersionResource{Group: d.gvk().Group, Version: d.gvk().Version, Resource: resources[d.gvk().Kind]}
 		object := &unstructured.Unstructured{Object: d.Object}
 		return client.Resource(resource).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{FieldValidation: "Strict", DryRun: []string{"All"}})

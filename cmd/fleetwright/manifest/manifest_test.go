@@ -37,6 +37,12 @@ const (
 	memberDoc = "apiVersion: cluster.kurator.dev/v1alpha1\nkind: AttachedCluster\nmetadata:\n  name: c1\nspec:\n  kubeconfig: {name: c1}\n"
 )
 
+const (
+	policyHead     = "apiVersion: policy.kurator.dev/v1alpha1\nkind: FleetSecurityPolicy\nmetadata:\n  name: base\nspec:\n  fleet: prod\n"
+	complianceHead = "apiVersion: cluster.kurator.dev/v1alpha1\nkind: ClusterCompliance\nmetadata:\n  name: base\nspec:\n"
+	podRule        = "  rules: [{name: a, match: {resources: {kinds: [Pod]}}, validate: {pattern: {}}}]\n"
+)
+
 // refused are documents that the API server refuses, too: see TestAdmissionAgrees.
 const configHead = "apiVersion: cluster.kurator.dev/v1alpha1\nkind: ClusterConfig\nmetadata:\n  name: base\nspec:\n"
 
@@ -44,6 +50,19 @@ var refused = []struct {
 	name, in string
 	errs     []string
 }{
+	{"a policy without rules", policyHead + "  rules: []\n", []string{"f.yaml:7: FleetSecurityPolicy base: spec.rules: Invalid value: 0: spec.rules in body should have at least 1 items"}},
+	{"a policy without a fleet", strings.Replace(policyHead, "  fleet: prod\n", "", 1) + podRule, []string{"f.yaml:5: FleetSecurityPolicy base: spec.fleet: Required value"}},
+	{"a policy with a dot", strings.Replace(policyHead, "base", "a.b", 1) + podRule, []string{"f.yaml:1: FleetSecurityPolicy a.b: Invalid value: the name of a FleetSecurityPolicy is part of the names of policies on members"}},
+	{"another enforcement", policyHead + strings.Replace(podRule, "name: a", "name: a, enforcement: Enforce", 1), []string{`f.yaml:7: FleetSecurityPolicy base: spec.rules[0].enforcement: Unsupported value: "Enforce": supported values: "enforce", "audit"`}},
+	{"two patterns", policyHead + strings.Replace(podRule, "pattern: {}", "pattern: {}, anyPattern: [{}]", 1), []string{"f.yaml:7: FleetSecurityPolicy base: spec.rules[0].validate: Invalid value: validate needs exactly one of pattern, anyPattern and cel"}},
+	{"what Kyverno has besides", policyHead + strings.Replace(podRule, "pattern: {}", "deny: {}", 1), []string{
+		"f.yaml:7: FleetSecurityPolicy base: spec.rules[0].validate.deny: unknown field", "f.yaml:7: FleetSecurityPolicy base: spec.rules[0].validate: Invalid value: validate needs exactly one of pattern, anyPattern and cel (deny, foreach"}},
+	{"one rule twice", policyHead + "  rules: [{name: a, match: {resources: {}}, validate: {pattern: {}}}, {name: a, match: {resources: {}}, validate: {pattern: {}}}]\n",
+		[]string{"f.yaml:7: FleetSecurityPolicy base: spec.rules[1]: Duplicate value"}},
+	{"a compliance of nobody", complianceHead + "  rules: [{name: a, type: b}]\n", []string{"f.yaml:5: ClusterCompliance base: spec: Invalid value: exactly one of clusterName and fleet is needed"}},
+	{"a compliance of both", complianceHead + "  clusterName: c\n  fleet: f\n  rules: [{name: a, type: b}]\n", []string{"f.yaml:5: ClusterCompliance base: spec: Invalid value: exactly one of clusterName and fleet is needed"}},
+	{"a rule without a type", complianceHead + "  clusterName: c\n  rules: [{name: a}]\n", []string{"f.yaml:7: ClusterCompliance base: spec.rules[0].type: Required value"}},
+	{"params that are no map", complianceHead + "  clusterName: c\n  rules: [{name: a, type: b, params: [1]}]\n", []string{"f.yaml:7: ClusterCompliance base: spec.rules[0].params: Invalid value"}},
 	{"no target", configHead + "  target: {}\n", []string{"f.yaml:6: ClusterConfig base: spec.target: Invalid value: target needs exactly one of fleet and cluster"}},
 	{"a selector without a fleet", configHead + "  target: {cluster: {name: a}, clusterSelector: {}}\n", []string{"f.yaml:6: ClusterConfig base: spec.target: Invalid value: target.clusterSelector chooses members of a fleet: set target.fleet"}},
 	{"a Secret", configHead + "  target: {fleet: prod}\n  manifests:\n    objects:\n    - {apiVersion: v1, kind: Secret, metadata: {name: a}}\n",
