@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
+	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -128,7 +130,18 @@ func (h *hub) start() *ApplicationReconciler {
 		}
 	}()
 	var once sync.Once
-	h.stop = func() { once.Do(func() { cancel(); <-done }) }
+	h.stop = func() {
+		once.Do(func() {
+			cancel()
+			select {
+			case <-done:
+			case <-time.After(12 * time.Second):
+				buf := make([]byte, 8<<20)
+				os.WriteFile(fmt.Sprintf("/tmp/dump-%d.txt", os.Getpid()), buf[:goruntime.Stack(buf, true)], 0o600)
+				<-done
+			}
+		})
+	}
 	h.t.Cleanup(h.stop)
 	return apps
 }

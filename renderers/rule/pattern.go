@@ -1,478 +1,457 @@
 package rule
 
 import (
-	"encoding/json"
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
-
-	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Bounds of a pattern, so that what it becomes is bounded, too.
+// Bounds of a pattern and of what it becomes: the parser of CEL takes 100,000 characters, and 250 levels.
 const (
 	maxPatternDepth = 32
-	maxPatternNodes = 2000
+	maxPatternNodes = 10_000
+	maxPatternText  = 50_000
 )
 
-// patternCEL returns a CEL expression that is true when what the CEL expression value stands for is as a pattern says, by the
-// rules of Kyverno's patterns: https://kyverno.io/docs/policy-types/cluster-policy/validate/#patterns. Where Kyverno skips an
-// object, because of an anchor that does not match, it is true, too. The error begins with the path in the pattern.
+// patternCEL returns a CEL expression that is true when what the CEL expression value stands for is as the pattern says, by
+// the rules of Kyverno's patterns: https://kyverno.io/docs/policy-types/cluster-policy/validate/#patterns. Where Kyverno
+// skips an object, because an anchor does not match, it is true, too. Value is a map, or nothing; what is in it may have any
+// shape, and the expression is evaluated without an error. The error begins with the path in the pattern.
 func patternCEL(pattern any, value string) (string, error) {
-	p := &patternCompiler{}
-	n, err := p.node(pattern, operand{expr: value, there: true}, "", 0)
+	steps, err := newPattern(pattern, value)
 	if err != nil {
 		return "", err
 	}
-	return n.passes(), nil
+	return steps.passes().bounded()
 }
+
+// anyPatternCEL is the same for patterns of which one has to hold: one that is skipped does not make up for one that fails.
+func anyPatternCEL(patterns []any, value string) (string, error) {
+	var holds, skipped []expr
+	for i, pattern := range patterns {
+		steps, err := newPattern(pattern, value)
+		if err != nil {
+			return "", fmt.Errorf("[%d].%w", i, err)
+		}
+		holds = append(holds, steps.holds())
+		skipped = append(skipped, and(steps.passes(), steps.skips(step.isSkip)))
+	}
+	return or(append(holds, and(skipped...))...).bounded()
+}
+
+func newPattern(pattern any, value string) (steps, error) {
+	return (&patternCompiler{}).node(pattern, operand{known: value, root: true}, "", 0)
+}
+
+// steps are what Kyverno looks at, one after the other; the first that does not hold decides: the object fails, or is skipped.
+type steps []step
+
+type step struct {
+	is expr
+	// skip says that the object is skipped where it is so, and not that it has to be so.
+	skip bool
+	// direct is a skip that Kyverno hands up as it is, and does not weigh against the anchors beside it: that of <().
+	direct bool
+}
+
+func (s step) isSkip() bool        { return s.skip }
+func (s step) isDirectSkip() bool  { return s.skip && s.direct }
+func (s step) isWeighedSkip() bool { return s.skip && !s.direct }
+
+// passes is true where Kyverno has nothing to complain about: it holds, or is skipped.
+func (all steps) passes() expr {
+	out := yes
+	for _, s := range slices.Backward(all) {
+		switch {
+		case !s.skip:
+			out = and(s.is, out)
+		case out != yes:
+			out = or(s.is, out)
+		}
+	}
+	return out
+}
+
+// holds is true where nothing fails, and nothing is skipped.
+func (all steps) holds() expr {
+	out := yes
+	for _, s := range slices.Backward(all) {
+		if s.skip {
+			out = and(not(s.is), out)
+		} else {
+			out = and(s.is, out)
+		}
+	}
+	return out
+}
+
+// skips is true where one of some skips is what decides, of what passes: so nothing before it fails.
+func (all steps) skips(of func(step) bool) expr {
+	out := no
+	for _, s := range slices.Backward(all) {
+		switch {
+		case of(s):
+			out = or(s.is, out)
+		case s.skip:
+			out = and(not(s.is), out)
+		}
+	}
+	return out
+}
+
+func (all steps) canSkip() bool { return slices.ContainsFunc(all, step.isSkip) }
 
 type patternCompiler struct{ nodes, lists int }
 
-// operand is a value in the object: an expression for it, and whether it is known to be there. One that is not known to be is
-// reached by optional selection from one that is.
-type operand struct {
-	expr  string
-	there bool
-}
-
-// field returns a field of an operand. Optional selection gives nothing, and no error, where there is no such field.
-func (o operand) field(key string) operand {
-	if simpleKey.MatchString(key) && !slices.Contains(reserved, key) {
-		return operand{expr: o.expr + ".?" + key}
-	}
-	return operand{expr: o.expr + "[?" + strconv.Quote(key) + "]"}
-}
-
-// or returns the value, or another one where it is not there.
-func (o operand) or(other string) string {
-	if o.there {
-		return o.expr
-	}
-	return o.expr + ".orValue(" + other + ")"
-}
-
-// value returns the value, which has to be there.
-func (o operand) value() string {
-	if o.there {
-		return o.expr
-	}
-	return o.expr + ".value()"
-}
-
-// is returns an expression that says whether the value is there, and is one of some literals.
-func (o operand) is(literals ...string) string {
-	var either []string
-	for _, l := range literals {
-		if !o.there {
-			l = "optional.of(" + l + ")"
-		}
-		either = append(either, o.expr+" == "+l)
-	}
-	return strings.Join(either, " || ")
-}
-
-// has returns an expression that says whether the value is there.
-func (o operand) has() string {
-	if o.there {
-		return "true"
-	}
-	return o.expr + ".hasValue()"
-}
-
-var (
-	simpleKey = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	// reserved words of CEL cannot be selected. https://github.com/google/cel-spec/blob/master/doc/langdef.md#syntax
-	reserved = strings.Fields("as break const continue else false for function if import in let loop namespace null package return true var void while")
-	anchor   = regexp.MustCompile(`^([+<=X^])?\((.+)\)$`)
-)
-
-// compiled is what a part of a pattern becomes: ok says that the value is as the pattern says, and skip that the pattern is
-// not for the value, which is true of what an anchor leaves out; empty where there is no such anchor. Strict is one that is
-// never ok for a value that is not there.
-type compiled struct {
-	ok, skip string
-	strict   bool
-}
-
-// passes returns the expression that is true where Kyverno has nothing to complain about.
-func (c compiled) passes() string {
-	if c.skip == "" {
-		return c.ok
-	}
-	return c.skip + " || " + paren(c.ok)
-}
-
-func (p *patternCompiler) node(pattern any, value operand, path string, depth int) (compiled, error) {
-	p.nodes++
-	if depth > maxPatternDepth || p.nodes > maxPatternNodes {
-		return compiled{}, fmt.Errorf("%s: the pattern is too large: write several rules", orRoot(path))
-	}
+func (p *patternCompiler) node(pattern any, value operand, path string, depth int) (out steps, err error) {
 	switch pattern := pattern.(type) {
 	case map[string]any:
-		return p.object(pattern, value, path, depth)
+		out, err = p.object(pattern, value, path, depth, false)
 	case []any:
-		return p.list(pattern, value, path, depth)
+		out, err = p.list(pattern, value, path, depth)
+	default:
+		var c condition
+		c, err = scalar(pattern, value)
+		out, err = steps{{is: c.is}}, patternError(path, err)
 	}
-	ok, err := scalar(pattern, value)
 	if err != nil {
-		return compiled{}, fmt.Errorf("%s: %w", orRoot(path), err)
+		return nil, err
 	}
-	return compiled{ok: ok, strict: !strings.Contains(ok, value.or(zero)) && pattern != nil || value.there}, nil
-}
-
-// object compiles a map. Where one of its fields has to be there, so has the map, and nothing needs to be said of that.
-func (p *patternCompiler) object(pattern map[string]any, value operand, path string, depth int) (compiled, error) {
-	var all, skips []string
-	strict := value.there
-	keys := slices.Sorted(maps.Keys(pattern))
-	slices.SortStableFunc(keys, func(a, b string) int { // what decides comes first, as people read it
-		return rank(a) - rank(b)
-	})
-	for _, raw := range keys {
-		at := strings.TrimPrefix(path+"."+raw, ".")
-		sub := pattern[raw]
-		key, modifier := strings.TrimSpace(raw), byte(0)
-		if m := anchor.FindStringSubmatch(key); m != nil {
-			key, modifier = m[2], '('
-			if m[1] != "" {
-				modifier = m[1][0]
-			}
-		}
-		if strings.ContainsAny(key, "*?") {
-			return compiled{}, fmt.Errorf("%s: a key has no wildcards here: write cel, with all or exists over the keys", at)
-		}
-		field := value.field(key)
-		if modifier == 'X' {
-			all = append(all, "!"+field.has())
-			continue
-		}
-		if modifier == '+' {
-			return compiled{}, fmt.Errorf("%s: +() is for what changes objects, and not for validate", at)
-		}
-		if modifier == '^' {
-			text, err := p.exists(sub, field, at, depth)
-			if err != nil {
-				return compiled{}, err
-			}
-			all = append(all, text)
-			continue
-		}
-		n, err := p.node(sub, field, at, depth+1)
-		if err != nil {
-			return compiled{}, err
-		}
-		switch modifier {
-		case '(': // for what has it, and has it so
-			skips = append(skips, "!"+paren(and(field.has(), n.ok)))
-		case '<': // the same, but for what has it not
-			skips = append(skips, and(field.has(), "!"+paren(n.ok)))
-		case '=':
-			all = append(all, "!"+field.has()+" || "+paren(n.ok))
-			if n.skip != "" {
-				skips = append(skips, and(field.has(), n.skip))
-			}
-		default:
-			all, strict = append(all, n.ok), strict || n.strict
-			if n.skip != "" {
-				skips = append(skips, n.skip)
-			}
-		}
+	// What stands in a list with anchors is said twice, so what grows too large is noticed here, and not at the end.
+	size := 0
+	for _, s := range out {
+		size += len(s.is.text)
 	}
-	switch {
-	case len(pattern) == 0: // {} asks for a map
-		all, strict = append(all, and(value.has(), "type("+value.value()+") == map")), true
-	case !strict:
-		all, strict = slices.Insert(all, 0, value.has()), true
-	case len(all) == 0:
-		all = append(all, "true")
-	}
-	for i := range all {
-		all[i] = atom(all[i])
-	}
-	for i := range skips {
-		skips[i] = atom(skips[i])
-	}
-	return compiled{ok: strings.Join(all, " && "), skip: strings.Join(skips, " || "), strict: strict}, nil
-}
-
-// list compiles a list: a map in it is for each item, and so is a scalar.
-func (p *patternCompiler) list(pattern []any, value operand, path string, depth int) (compiled, error) {
-	if len(pattern) != 1 {
-		return compiled{}, fmt.Errorf("%s: a list has one pattern, which is for each of the items: write ^(%s) for those of which one has to be there", orRoot(path), lastKey(path))
-	}
-	item := p.item()
-	defer func() { p.lists-- }()
-	n, err := p.node(pattern[0], operand{expr: item, there: true}, path+"[0]", depth+1)
-	if err != nil {
-		return compiled{}, err
-	}
-	if _, ok := pattern[0].([]any); ok {
-		return compiled{}, fmt.Errorf("%s: lists of lists are not known: write cel", orRoot(path))
-	}
-	out := compiled{strict: true, ok: and(value.has(), fmt.Sprintf("%s.all(%s, %s)", value.value(), item, n.passes()))}
-	if n.skip != "" { // that is so of the list if it is of each item, and there is one
-		items := value.or("[]")
-		out.skip = fmt.Sprintf("%s.size() > 0 && %s.all(%s, %s)", items, items, item, n.skip)
+	if size > maxPatternText {
+		return nil, patternError(path, errTooLarge)
 	}
 	return out, nil
 }
 
-// exists compiles ^(): one item has to be as each of the patterns says.
-func (p *patternCompiler) exists(pattern any, value operand, path string, depth int) (string, error) {
-	items, ok := pattern.([]any)
-	if !ok || len(items) == 0 {
-		return "", fmt.Errorf("%s: ^() is for a list of maps", path)
+// object compiles a map. An absent one is as good as an empty one, if that is said; it must not be able to skip then.
+func (p *patternCompiler) object(pattern map[string]any, value operand, path string, depth int, absent bool) (steps, error) {
+	var out steps
+	if p.nodes += len(pattern); depth > maxPatternDepth || p.nodes > maxPatternNodes {
+		return nil, patternError(path, errTooLarge)
 	}
-	item := p.item()
-	defer func() { p.lists-- }()
-	var all []string
-	for i, sub := range items {
-		if _, ok := sub.(map[string]any); !ok {
-			return "", fmt.Errorf("%s[%d]: ^() is for a list of maps", path, i)
+	switch {
+	case absent:
+		out = append(out, step{is: relation("type(%s) == map", value.or("{}"))})
+	case !value.root:
+		out, value = append(out, step{is: relation("type(%s) == map", value.orNull())}), value.found()
+	}
+	var anchors, fields []patternField
+	for _, raw := range slices.Sorted(maps.Keys(pattern)) {
+		f := newPatternField(raw, pattern[raw], path)
+		if err := f.check(value); err != nil {
+			return nil, patternError(f.path, err)
 		}
-		n, err := p.node(sub, operand{expr: item, there: true}, fmt.Sprintf("%s[%d]", path, i), depth+1)
+		if f.anchor == "" || f.anchor == "<" {
+			fields = append(fields, f)
+		} else {
+			anchors = append(anchors, f)
+		}
+	}
+	// Anchors come first. Those that are skipped count only if all are, or if what skips is a condition.
+	allSkipped := yes
+	for _, f := range anchors {
+		s, weighed, err := p.anchored(f, value, depth)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		one := n.ok
-		if n.skip != "" {
-			one = "!" + paren(n.skip) + " && " + atom(n.ok)
-		}
-		all = append(all, fmt.Sprintf("%s.exists(%s, %s)", value.or("[]"), item, one))
+		out, allSkipped = append(out, s...), and(allSkipped, weighed)
 	}
-	return "!" + value.has() + " || " + paren(strings.Join(all, " && ")), nil
+	if len(anchors) > 0 && allSkipped != no {
+		out = append(out, step{is: allSkipped, skip: true})
+	}
+	// Then the fields, in the order of Kyverno, if it matters: what has anchors somewhere, from the last to the first.
+	compiled := make([]steps, len(fields))
+	inOrder := true
+	for i, f := range fields {
+		var err error
+		if compiled[i], err = p.field(f, value, depth); err != nil {
+			return nil, err
+		}
+		inOrder = inOrder && !compiled[i].canSkip()
+	}
+	var early, late steps
+	for i, f := range fields {
+		if !inOrder && (f.anchor == "<" || hasAnchors(f.pattern)) {
+			early = append(slices.Clip(compiled[i]), early...)
+		} else {
+			late = append(late, compiled[i]...)
+		}
+	}
+	return append(append(out, early...), late...), nil
+}
+
+// patternField is a field of a pattern that is a map.
+type patternField struct {
+	key, anchor, path string
+	pattern           any
+}
+
+var anchor = regexp.MustCompile(`^([+<=X^])?\((.+)\)$`)
+
+func newPatternField(raw string, pattern any, path string) patternField {
+	f := patternField{key: raw, path: strings.TrimPrefix(path+"."+raw, "."), pattern: pattern}
+	if m := anchor.FindStringSubmatch(strings.TrimSpace(raw)); m != nil {
+		f.anchor, f.key = cmp.Or(m[1], "("), m[2]
+	}
+	return f
+}
+
+// check refuses what is not known here.
+func (f *patternField) check(parent operand) error {
+	switch {
+	case f.anchor == "+":
+		return errors.New("+() is for what changes objects, and says nothing here: leave it out")
+	case strings.Contains(f.key, "{{"), strings.Contains(f.key, "$("):
+		return errVariable
+	case !strings.ContainsAny(f.key, "*?"):
+		return nil
+	case parent.context != "labels":
+		return errors.New("a key has * and ? only in metadata.labels and metadata.annotations: write cel, with exists or all over the keys")
+	case f.anchor == "<", f.anchor == "^":
+		return fmt.Errorf("a key with * or ? has no %s(): write cel, with exists or all over the keys", f.anchor)
+	}
+	switch f.pattern.(type) {
+	case map[string]any, []any:
+		return errors.New("what has * or ? in its key is a text: write one")
+	}
+	return nil
+}
+
+// field compiles a field that has no anchor, or a global one.
+func (p *patternCompiler) field(f patternField, parent operand, depth int) (steps, error) {
+	if strings.ContainsAny(f.key, "*?") {
+		one, err := p.keys(f, parent)
+		return steps{{is: one}}, err
+	}
+	value := parent.field(f.key)
+	if f.anchor == "<" {
+		sub, err := p.node(f.pattern, value.found(), f.path, depth+1)
+		return steps{{is: and(value.has(), not(sub.holds())), skip: true, direct: true}}, err
+	}
+	if f.pattern == "*" { // whatever it is
+		return steps{{is: not(equal(value.orNull(), "null"))}}, nil
+	}
+	return p.node(f.pattern, value, f.path, depth+1)
+}
+
+// anchored compiles a field with another anchor. It returns what is skipped without weighing in the steps, and else apart.
+func (p *patternCompiler) anchored(f patternField, parent operand, depth int) (steps, expr, error) {
+	value := parent.field(f.key)
+	wild := strings.ContainsAny(f.key, "*?")
+	switch f.anchor {
+	case "X":
+		if wild {
+			one, err := p.keys(f, parent)
+			return steps{{is: not(one)}}, no, err
+		}
+		return steps{{is: not(value.has())}}, no, nil
+	case "^":
+		all, err := p.exists(f, value.found(), depth)
+		return steps{{is: or(not(value.has()), all)}}, no, err
+	case "(":
+		if wild {
+			one, err := p.keys(f, parent)
+			return steps{{is: not(one), skip: true}}, no, err
+		}
+		sub, err := p.node(f.pattern, value, f.path, depth+1)
+		holds := sub.holds()
+		if err == nil && holdsOfNull(f.pattern, value) {
+			holds = and(value.has(), holds)
+		}
+		return steps{{is: not(holds), skip: true}}, no, err
+	}
+	// What is left is =(): if it is there.
+	switch pattern := f.pattern.(type) {
+	case map[string]any:
+		if holdsOfEmpty(pattern) {
+			out, err := p.object(pattern, value, f.path, depth+1, true)
+			return out, no, err
+		}
+	case []any:
+	default:
+		if wild {
+			all, err := p.keys(f, parent)
+			return steps{{is: all}}, no, err
+		}
+		c, err := scalar(pattern, value)
+		switch {
+		case c.holdsOfNull: // and so of what is not there
+		case len(c.literals) > 0 && !value.list:
+			c.is = oneOf(value.or(c.literals[0]), c.literals)
+		case err == nil:
+			c, err = scalar(pattern, value.found())
+			c.is = or(not(value.has()), c.is)
+		}
+		return steps{{is: c.is}}, no, patternError(f.path, err)
+	}
+	sub, err := p.node(f.pattern, value.found(), f.path, depth+1)
+	if err != nil {
+		return nil, no, err
+	}
+	out := steps{{is: or(not(value.has()), sub.passes())}}
+	if direct := sub.skips(step.isDirectSkip); direct != no {
+		out = append(out, step{is: and(value.has(), direct), skip: true})
+	}
+	return out, and(value.has(), sub.skips(step.isWeighedSkip)), nil
+}
+
+// keys compiles a field with * or ? in its key: of those that match, one has to be as the pattern says; or all, if there may be
+// none. Kyverno looks at any one of them.
+func (p *patternCompiler) keys(f patternField, labels operand) (expr, error) {
+	const key = "key"
+	match := matches(f.key, key)
+	if f.anchor == "X" {
+		return call("%s.exists(%s, %s)", labels.or("{}"), key, match.text), nil
+	}
+	value := operand{known: labels.or("{}") + "[" + key + "]", context: "label"}
+	c, err := scalar(f.pattern, value)
+	if f.pattern == "*" && f.anchor == "" {
+		c.is = not(equal(value.known, "null"))
+	}
+	if f.anchor == "=" || f.anchor == "" && c.holdsOfNull {
+		return call("%s.all(%s, %s)", labels.or("{}"), key, or(not(match), c.is).text), patternError(f.path, err)
+	}
+	return call("%s.exists(%s, %s)", labels.or("{}"), key, and(match, c.is).text), patternError(f.path, err)
+}
+
+// list compiles a list: what is in it, a map or a scalar, is for each item. If none but what is skipped is there, the list is.
+func (p *patternCompiler) list(pattern []any, value operand, path string, depth int) (steps, error) {
+	if p.nodes++; depth > maxPatternDepth || p.nodes > maxPatternNodes {
+		return nil, patternError(path, errTooLarge)
+	}
+	if len(pattern) != 1 {
+		return nil, patternError(path, errors.New("a list has one pattern, which is for each of the items: for such of which one has to be there, write ^(...)"))
+	}
+	if _, ok := pattern[0].([]any); ok {
+		return nil, patternError(path, errors.New("lists of lists are not known: write cel"))
+	}
+	items := value.found().known
+	item, done := p.item()
+	defer done()
+	sub, err := p.node(pattern[0], operand{known: item}, path+"[0]", depth+1)
+	if err != nil {
+		return nil, err
+	}
+	out := steps{{is: relation("type(%s) == list", value.orNull())}, {is: call("%s.all(%s, %s)", items, item, sub.passes().text)}}
+	if sub.canSkip() {
+		skipped := call("%s.all(%s, %s)", items, item, sub.skips(step.isSkip).text)
+		out = append(out, step{is: and(relation("%s.size() > 0", items), skipped), skip: true})
+	}
+	return out, nil
+}
+
+// exists compiles ^(): for each of the patterns, there is an item that is as it says.
+func (p *patternCompiler) exists(f patternField, value operand, depth int) (expr, error) {
+	patterns, ok := f.pattern.([]any)
+	if !ok || len(patterns) == 0 {
+		return no, patternError(f.path, errExistence)
+	}
+	item, done := p.item()
+	defer done()
+	out := relation("type(%s) == list", value.known)
+	p.nodes += len(patterns)
+	for i, pattern := range patterns {
+		if _, ok := pattern.(map[string]any); !ok {
+			return no, patternError(f.path, errExistence)
+		}
+		sub, err := p.node(pattern, operand{known: item}, fmt.Sprintf("%s[%d]", f.path, i), depth+1)
+		if err != nil {
+			return no, err
+		}
+		out = and(out, call("%s.exists(%s, %s)", value.known, item, sub.holds().text))
+	}
+	return out, nil
 }
 
 // item names the variable of a comprehension: another one for each that is in another.
-func (p *patternCompiler) item() string {
+func (p *patternCompiler) item() (string, func()) {
 	p.lists++
-	if p.lists == 1 {
-		return "item"
+	name := "item"
+	if p.lists > 1 {
+		name = fmt.Sprintf("item%d", p.lists)
 	}
-	return fmt.Sprintf("item%d", p.lists)
-}
-
-// zero is what Kyverno takes where nothing is there to be compared with a quantity.
-const zero = "dyn(0)"
-
-// scalar compiles what a value has to be.
-func scalar(pattern any, value operand) (string, error) {
-	switch pattern := pattern.(type) {
-	case nil:
-		nothing := value.is("null", `""`, "0", "false")
-		if !value.there {
-			nothing = "!" + value.has() + " || " + nothing
-		}
-		return nothing, nil
-	case bool:
-		return value.is(fmt.Sprint(pattern)), nil
-	case json.Number, int64, float64, int:
-		number := fmt.Sprint(pattern)
-		return value.is(number, strconv.Quote(number)), nil
-	case string:
-		return texts(pattern, value)
-	}
-	return "", fmt.Errorf("%T is no JSON value", pattern)
-}
-
-// texts compiles a text: alternatives by |, of what all has to hold by &.
-func texts(pattern string, value operand) (string, error) {
-	if strings.Contains(pattern, "{{") || strings.Contains(pattern, "$(") {
-		return "", fmt.Errorf("%s: variables and references are not known: write cel", pattern)
-	}
-	var either []string
-	for alternative := range strings.SplitSeq(pattern, "|") {
-		var all []string
-		for part := range strings.SplitSeq(alternative, "&") {
-			text, err := condition(strings.TrimSpace(part), value)
-			if err != nil {
-				return "", err
-			}
-			all = append(all, text)
-		}
-		either = append(either, joined(all, " && "))
-	}
-	return joined(either, " || "), nil
+	return name, func() { p.lists-- }
 }
 
 var (
-	inRange    = regexp.MustCompile(`^([-|\+]?\d+(?:\.\d+)?[A-Za-z]*)-([-|\+]?\d+(?:\.\d+)?[A-Za-z]*)$`)
-	notInRange = regexp.MustCompile(`^([-|\+]?\d+(?:\.\d+)?[A-Za-z]*)!-([-|\+]?\d+(?:\.\d+)?[A-Za-z]*)$`)
+	errTooLarge  = errors.New("the pattern is too large: write several rules")
+	errExistence = errors.New("^() is for a list of maps: write [{...}]")
+	errVariable  = errors.New("variables and references are not known: write cel")
 )
 
-// condition compiles one condition: an operator and what the value is compared with.
-func condition(text string, value operand) (string, error) {
-	if m := notInRange.FindStringSubmatch(text); m != nil {
-		return either(value, " || ", "<", m[1], ">", m[2])
+func patternError(path string, err error) error {
+	if err == nil {
+		return nil
 	}
-	if m := inRange.FindStringSubmatch(text); m != nil {
-		return either(value, " && ", ">=", m[1], "<=", m[2])
-	}
-	for _, op := range []string{">=", "<=", ">", "<", "!"} {
-		if rest, ok := strings.CutPrefix(text, op); ok && len(text) > 1 {
-			return compare(op, strings.TrimSpace(rest), value)
-		}
-	}
-	return compare("==", text, value)
+	return fmt.Errorf("%s: %w", cmp.Or(path, "the pattern"), err)
 }
 
-func either(value operand, join, op1, text1, op2, text2 string) (string, error) {
-	a, err := compare(op1, text1, value)
-	if err != nil {
-		return "", err
-	}
-	b, err := compare(op2, text2, value)
-	return paren(a) + join + paren(b), err
-}
-
-// compare compiles a comparison: of durations or quantities where both sides are such, else of texts. What is not there
-// counts as 0 where it is compared with a quantity.
-func compare(op, text string, value operand) (string, error) {
-	celOp := map[string]string{"!": "!="}[op]
-	if celOp == "" {
-		celOp = op
-	}
-	_, notDuration := time.ParseDuration(text)
-	quantity, notQuantity := resource.ParseQuantity(text)
-	v := value.or(zero)
-	switch {
-	case notDuration == nil && text != "0": // 10s; and 10m, which is a quantity, too
-		as := fmt.Sprintf(`duration(string(%s)) %s duration(%q)`, v, celOp, text)
-		is := fmt.Sprintf(`string(%s).matches("^[-+]?([0-9]+([.][0-9]*)?(ns|us|µs|ms|s|m|h))+$|^[-+]?0$")`, v)
-		other := "false"
-		if notQuantity == nil {
-			other = quantities(v, celOp, text)
-		} else if op == "!" || op == "==" {
-			other = fmt.Sprintf("string(%s) %s %s", v, celOp, strconv.Quote(text))
-		}
-		if other == "false" {
-			return is + " && " + as, nil
-		}
-		return is + " ? " + as + " : " + other, nil
-	case notQuantity == nil && (op == "==" || op == "!") && wholeNumber.MatchString(text):
-		number, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return "", err
-		}
-		in := value.is(fmt.Sprint(number), strconv.Quote(text))
-		if op == "!" {
-			in = "!(" + in + ")"
-		}
-		return in, nil
-	case notQuantity == nil && !quantity.IsZero() || notQuantity == nil && op != "==" && op != "!":
-		return quantities(v, celOp, text), nil
-	case op != "==" && op != "!":
-		return "", fmt.Errorf("%s%s: is compared with a number, a quantity or a duration", op, text)
-	}
-	return matches(op, text, value), nil
-}
-
-var wholeNumber = regexp.MustCompile(`^[-+]?[0-9]{1,15}$`)
-
-func quantities(v, op, text string) string {
-	return fmt.Sprintf(`isQuantity(string(%s)) && quantity(string(%s)).compareTo(quantity(%q)) %s 0`, v, v, text, op)
-}
-
-// matches compiles a text with * and ?.
-func matches(op, text string, value operand) string {
-	not := op == "!"
-	there := func(expr string) string { return and(value.has(), expr) }
-	switch {
-	case text == "*" && !not && value.there:
-		return value.expr + " != null"
-	case text == "*" && !not:
-		return value.has()
-	case text == "?*" && !not:
-		return there("!(" + value.is(`""`) + ")")
-	case (text == "true" || text == "false") && !not:
-		return value.is(text, strconv.Quote(text))
-	case !strings.ContainsAny(text, "*?") && !not:
-		return value.is(strconv.Quote(text))
-	case !strings.ContainsAny(text, "*?"):
-		return there("!(" + value.is(strconv.Quote(text)) + ")")
-	}
-	expr := strings.NewReplacer(`\*`, ".*", `\?`, ".").Replace(regexp.QuoteMeta(text))
-	match := fmt.Sprintf("string(%s).matches(%s)", value.value(), strconv.Quote("(?s)^"+expr+"$"))
-	if not {
-		match = "!" + match
-	}
-	return there(match)
-}
-
-// rank puts conditions before what they are for.
-func rank(key string) int {
-	if m := anchor.FindStringSubmatch(strings.TrimSpace(key)); m != nil && (m[1] == "" || m[1] == "<") {
-		return 0
-	}
-	return 1
-}
-
-func orRoot(path string) string {
-	if path == "" {
-		return "the pattern"
-	}
-	return path
-}
-
-func lastKey(path string) string { return path[strings.LastIndex(path, ".")+1:] }
-
-func and(a, b string) string {
-	if a == "true" {
-		return b
-	}
-	return a + " && " + atom(b)
-}
-
-func joined(parts []string, with string) string {
-	if len(parts) == 1 {
-		return parts[0]
-	}
-	for i := range parts {
-		parts[i] = paren(parts[i])
-	}
-	return strings.Join(parts, with)
-}
-
-// atom puts what has an operator that binds weaker than && in parentheses.
-func atom(s string) string {
-	if outer(s, " || ") || outer(s, " ? ") {
-		return "(" + s + ")"
-	}
-	return s
-}
-
-// paren puts what is more than a single term in parentheses.
-func paren(s string) string {
-	if outer(s, " ") {
-		return "(" + s + ")"
-	}
-	return s
-}
-
-// outer says whether a text is in an expression outside of parentheses and quotes.
-func outer(s, text string) bool {
-	depth, quoted := 0, false
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '(' || c == '[' || c == '{':
-			depth++
-		case c == ')' || c == ']' || c == '}':
-			depth--
-		default:
-			if depth == 0 && strings.HasPrefix(s[i:], text) {
+// hasAnchors says whether there are anchors in a pattern.
+func hasAnchors(pattern any) bool {
+	switch pattern := pattern.(type) {
+	case map[string]any:
+		for raw, sub := range pattern {
+			if newPatternField(raw, sub, "").anchor != "" || hasAnchors(sub) {
 				return true
 			}
 		}
+	case []any:
+		return slices.ContainsFunc(pattern, hasAnchors)
+	}
+	return false
+}
+
+// holdsOfEmpty says whether a pattern holds of an empty map, and cannot skip.
+func holdsOfEmpty(pattern map[string]any) bool {
+	for raw, sub := range pattern {
+		switch newPatternField(raw, sub, "").anchor {
+		case "X", "^":
+		case "=":
+			if canSkip(sub) {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// holdsOfNull says whether a pattern holds of what is null, or not there.
+func holdsOfNull(pattern any, value operand) bool {
+	switch pattern.(type) {
+	case map[string]any, []any:
+		return false
+	}
+	c, err := scalar(pattern, value)
+	return err == nil && c.holdsOfNull
+}
+
+// canSkip says whether a pattern has anchors that skip.
+func canSkip(pattern any) bool {
+	switch pattern := pattern.(type) {
+	case map[string]any:
+		for raw, sub := range pattern {
+			switch newPatternField(raw, sub, "").anchor {
+			case "(", "<":
+				return true
+			case "", "=":
+				if canSkip(sub) {
+					return true
+				}
+			}
+		}
+	case []any:
+		return slices.ContainsFunc(pattern, canSkip)
 	}
 	return false
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -143,50 +144,54 @@ func (v *validation) render() ([]any, error) {
 		}
 		return out, nil
 	case validate.Pattern != nil:
-		expression, err := v.pattern(validate.Pattern.Raw)
+		pattern, value, err := v.pattern(validate.Pattern.Raw)
+		if err == nil {
+			var expression string
+			if expression, err = patternCEL(pattern, value); err == nil {
+				return []any{one(expression, message)}, nil
+			}
+		}
+		return nil, ofPattern("validate.pattern", err)
+	case len(validate.AnyPattern) > 0:
+		var patterns []any
+		var of string
+		for i := range validate.AnyPattern {
+			pattern, value, err := v.pattern(validate.AnyPattern[i].Raw)
+			if err != nil {
+				return nil, ofPattern(fmt.Sprintf("validate.anyPattern[%d]", i), err)
+			}
+			patterns, of = append(patterns, pattern), value
+		}
+		expression, err := anyPatternCEL(patterns, of)
 		if err != nil {
-			return nil, fmt.Errorf("validate.pattern%w", err)
+			return nil, ofPattern("validate.anyPattern", err)
 		}
 		return []any{one(expression, message)}, nil
-	case len(validate.AnyPattern) > 0:
-		var either []string
-		for i := range validate.AnyPattern {
-			expression, err := v.pattern(validate.AnyPattern[i].Raw)
-			if err != nil {
-				return nil, fmt.Errorf("validate.anyPattern[%d]%w", i, err)
-			}
-			either = append(either, "("+expression+")")
-		}
-		return []any{one(strings.Join(either, " || "), message)}, nil
 	}
 	return nil, fmt.Errorf("validate: exactly one of pattern, anyPattern and cel is needed")
 }
 
-// pattern renders a pattern; one of Pods is for all that creates them.
-func (v *validation) pattern(raw []byte) (string, error) {
+// ofPattern says which field an error is in, which begins with a path in a pattern, or with what the pattern as a whole is.
+func ofPattern(field string, err error) error {
+	return errors.New(strings.Replace(strings.Replace(field+"."+err.Error(), ".the pattern:", ":", 1), ".[", "[", 1))
+}
+
+// pattern reads a pattern, and returns the expression for what it is of; one of Pods is for all that creates them.
+func (v *validation) pattern(raw []byte) (pattern map[string]any, value string, err error) {
 	decoder := json.NewDecoder(bytes.NewReader(raw))
 	decoder.UseNumber()
-	var pattern map[string]any
 	if err := decoder.Decode(&pattern); err != nil {
-		return "", fmt.Errorf(": has to be a map")
+		return nil, "", fmt.Errorf("the pattern: has to be a map")
 	}
 	if !v.pods {
-		expression, err := patternCEL(pattern, "object")
-		if err != nil {
-			return "", fmt.Errorf(".%w", err)
-		}
-		return expression, nil
+		return pattern, "object", nil
 	}
 	pod, ok := podPattern(pattern)
 	if !ok {
-		return "", fmt.Errorf(": says something of what a Pod does not have, and is for Pods: write a rule for them, and one for what creates them")
+		return nil, "", fmt.Errorf("the pattern: says something of what a Pod does not have, and is for Pods: write a rule for them, and one for what creates them")
 	}
 	v.usesPod = true
-	expression, err := patternCEL(pod, "variables.pod")
-	if err != nil {
-		return "", fmt.Errorf(".%w", err)
-	}
-	return expression, nil
+	return pod, "variables.pod", nil
 }
 
 // resourceRules returns rules for resources, one for each group and version.
