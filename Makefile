@@ -113,7 +113,7 @@ bin/helm-standin: $(wildcard e2e/helm-standin/*.go) e2e/go.mod e2e/go.sum
 test: test-unit test-e2e ## Run all tests.
 
 test-unit: bin/etcd bin/kube-apiserver bin/crds ## Run the tests of the product's module; those with an API server too.
-	$(TEST_ENV) go test ./...
+	$(TEST_ENV) go test -parallel 6 ./... # those with an API server wait more than they work
 
 test-e2e: parts build bin/helm-standin ## Run the tests against real API servers, Flux and Git.
 	cd e2e && $(TEST_ENV) go test -count=1 -p 1 -timeout 45m ./...

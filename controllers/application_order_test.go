@@ -74,7 +74,6 @@ func TestOrderOfApplicationsWhenAMemberLeaves(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			h := ordered(t, "c1", "c2", "c3")
 			leave(h)
 			h.Eventually(h.ending).Should(ConsistOf("web-app-c1"))
@@ -121,7 +120,6 @@ func TestSuspendedDependentHolds(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			h := ordered(t, "c1", "c2", "c3")
 			suspend(h, true)
 			h.fleet("prod", "c2", "c3")

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
-	goruntime "runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +57,7 @@ type hub struct {
 
 func newHub(t *testing.T) *hub {
 	t.Helper()
+	t.Parallel() // each has a namespace of its own, and waits more than it works
 	h := &hub{t: t, WithT: NewWithT(t), requests: &requestLog{}}
 	h.SetDefaultEventuallyTimeout(20 * time.Second)
 	h.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
@@ -130,18 +129,7 @@ func (h *hub) start() *ApplicationReconciler {
 		}
 	}()
 	var once sync.Once
-	h.stop = func() {
-		once.Do(func() {
-			cancel()
-			select {
-			case <-done:
-			case <-time.After(12 * time.Second):
-				buf := make([]byte, 8<<20)
-				os.WriteFile(fmt.Sprintf("/tmp/dump-%d.txt", os.Getpid()), buf[:goruntime.Stack(buf, true)], 0o600)
-				<-done
-			}
-		})
-	}
+	h.stop = func() { once.Do(func() { cancel(); <-done }) }
 	h.t.Cleanup(h.stop)
 	return apps
 }

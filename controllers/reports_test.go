@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -382,8 +381,4 @@ func TestReportsThatCannotBeRead(t *testing.T) {
 	h.Eventually(r.open).Should(Equal(2))
 	h.stop()
 	h.Eventually(r.open).Should(BeZero())
-	h.Eventually(func() string {
-		buffer := make([]byte, 1<<20)
-		return string(buffer[:runtime.Stack(buffer, true)])
-	}).ShouldNot(ContainSubstring("controllers.(*Reports).startWatch"))
 }

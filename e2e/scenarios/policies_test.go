@@ -12,6 +12,7 @@ import (
 	k8sappsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -48,6 +49,25 @@ func (s *scenario) policies(member *harness.Cluster) func() ([]string, error) {
 		return names, nil
 	}
 }
+
+const scopedPolicy = `
+apiVersion: policy.kurator.dev/v1alpha1
+kind: FleetSecurityPolicy
+metadata: {name: scoped}
+spec:
+  fleet: financial-fleet
+  excludeNamespaces: [mine]
+  rules:
+  - name: namespaces
+    enforcement: enforce
+    match: {resources: {kinds: [Namespace]}}
+    validate: {message: say whose it is, pattern: {metadata: {labels: {team: "?*"}}}}
+  - name: roles
+    enforcement: enforce
+    match: {resources: {kinds: [ClusterRole]}}
+    exclude: {resources: {names: ["system:*", "cluster-admin", "admin", "edit"]}}
+    validate: {message: name what it may do, cel: {expressions: [{expression: "object.?rules.orValue([]).all(r, r.verbs.all(v, v != '*'))"}]}}
+`
 
 // pods returns what creates Pods, each with these as their spec, in a namespace.
 func podsOf(namespace, name string, spec corev1.PodSpec) []client.Object {
@@ -130,6 +150,17 @@ func TestPolicies(t *testing.T) {
 		}
 	}
 
+	t.Log("rules for what is in no namespace hold, too, at admission and, below, for what is there")
+	s.apply(scopedPolicy)
+	s.Eventually(ready(&policyv1.FleetSecurityPolicy{}, "scoped")).Should(HavePrefix("True "))
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "everything"}, Rules: []rbacv1.PolicyRule{{APIGroups: []string{"*"}, Resources: []string{"*"}, Verbs: []string{"*"}}}}
+	s.Eventually(func() error { return member.Client.Create(s.ctx, role.DeepCopy(), client.DryRunAll) }).Should(MatchError(ContainSubstring("name what it may do")))
+	namespace := func(name string) error {
+		return member.Client.Create(s.ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}, client.DryRunAll)
+	}
+	s.Expect(namespace("unlabelled")).To(MatchError(ContainSubstring("say whose it is")))
+	s.Expect(namespace("mine")).To(Succeed())
+
 	t.Log("from enforce to audit is one field: it passes, is reported, and counted on the hub")
 	audit := strings.Replace(policy, "enforcement: enforce", "enforcement: audit", 1)
 	s.apply(audit)
@@ -145,6 +176,12 @@ func TestPolicies(t *testing.T) {
 		g.Expect(p.Status.Rules[0].Results.Pass).To(BeNumerically(">=", 5))
 		g.Expect(p.Status.Rules[0].FailingMembers).To(Equal(1))
 	}).Should(Succeed())
+	s.Eventually(func() []policyv1.Finding {
+		return get(s, &policyv1.FleetSecurityPolicy{}, "scoped").Status.Compliance.Findings
+	}).
+		Should(ContainElement(And(HaveField("Resource", "Namespace shop"), HaveField("Result", "fail"))))
+	s.Expect(get(s, &policyv1.FleetSecurityPolicy{}, "scoped").Status.Compliance.Results.Error).To(BeZero())
+	s.delete(&policyv1.FleetSecurityPolicy{ObjectMeta: s.named("scoped")})
 	out, err := s.run("fleetwright", "get", "policies", "--member", "prod-cluster")
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(out).To(And(ContainSubstring("Deployment shop/bad"), ContainSubstring("require-pod-security")))

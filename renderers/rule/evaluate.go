@@ -233,21 +233,22 @@ func (a admission) values() map[string]any {
 		return u.Object
 	}
 	o := a.either()
-	kind, namespace := o.GroupVersionKind(), o.GetNamespace()
-	if a.Namespace != nil {
-		namespace = a.Namespace.GetName()
-	}
+	kind := o.GroupVersionKind()
 	resource := map[string]any{"group": a.Resource.Group, "version": a.Resource.Version, "resource": a.Resource.Resource}
 	gvk := map[string]any{"group": kind.Group, "version": kind.Version, "kind": kind.Kind}
-	return map[string]any{
+	values := map[string]any{
 		"object": of(a.Object), "oldObject": of(a.OldObject), "namespaceObject": of(a.Namespace),
 		"request": map[string]any{
-			"operation": string(a.Operation), "namespace": namespace, "name": o.GetName(), "dryRun": false,
+			"operation": string(a.Operation), "name": o.GetName(), "dryRun": false,
 			"resource": resource, "requestResource": resource, "kind": gvk, "requestKind": gvk,
 			"subResource": a.Subresource, "requestSubResource": a.Subresource,
 			"userInfo": map[string]any{"username": "", "uid": "", "groups": []any{}, "extra": map[string]any{}},
 		},
 	}
+	if a.Namespace != nil { // what is in none has not even the field
+		values["request"].(map[string]any)["namespace"] = a.Namespace.GetName()
+	}
+	return values
 }
 
 // either returns the object, or the old one.

@@ -47,7 +47,7 @@ spec:
   validations:
   - {expression: variables.host != true, message: hostPID}
   - {expression: '!variables.spec.?trap.orValue(false) || variables.bad == 1', message: trap}
-  - {expression: 'request.namespace != "x" && request.resource.resource != "x" && (namespaceObject == null || namespaceObject.metadata.name == request.namespace)', message: request}
+  - {expression: '(!has(request.namespace) || request.namespace != "x") && request.resource.resource != "x" && (namespaceObject == null || has(request.namespace) && namespaceObject.metadata.name == request.namespace)', message: request}
 `
 
 func TestEvaluate(t *testing.T) {

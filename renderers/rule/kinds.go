@@ -33,11 +33,8 @@ var creators = []schema.GroupVersionResource{
 	{Group: "batch", Version: "v1", Resource: "cronjobs"}, {Group: "batch", Version: "v1", Resource: "jobs"},
 }
 
-// pods is the first of them; namespaces are what all of them are in.
-var (
-	pods       = creators[0]
-	namespaces = schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}
-)
+// pods is the first of them.
+var pods = creators[0]
 
 // resources returns the resources of kinds: Kind, version/Kind or group/version/Kind.
 func resources(kinds []string) ([]schema.GroupVersionResource, error) {

@@ -100,9 +100,6 @@ func validatingPolicy(rule *policyv1.SecurityRule, name string, excluded []strin
 	if err != nil {
 		return nil, err
 	}
-	if slices.Contains(of, namespaces) {
-		conditions = append(conditions, matchCondition("not-the-systems-namespaces", fmt.Sprintf(`!(request.resource.resource == "namespaces" && request.name in %s)`, celList(excluded))))
-	}
 	if v.usesPod {
 		conditions = append(conditions, matchCondition("pods-change", podChanged))
 	}
@@ -211,6 +208,10 @@ func resourceRules(of []schema.GroupVersionResource, operations []string) (out [
 	return out
 }
 
+// namespaceOf is the namespace of what is asked; of a Namespace, itself. What is in no namespace has no request.namespace, and
+// a Namespace has it for an API server, and not when Kyverno looks at what is there.
+const namespaceOf = `has(request.namespace) ? request.namespace : request.resource.resource == "namespaces" ? request.name : ""`
+
 func matchCondition(name, expression string) any {
 	return map[string]any{"name": name, "expression": expression}
 }
@@ -219,10 +220,10 @@ func matchCondition(name, expression string) any {
 func matchConditions(rule *policyv1.SecurityRule, excluded []string) ([]any, error) {
 	var out []any
 	add := func(name, expression string) { out = append(out, matchCondition(name, expression)) }
-	add("not-the-systems", fmt.Sprintf("!(request.namespace in %s)", celList(excluded)))
+	add("not-the-systems", fmt.Sprintf("!((%s) in %s)", namespaceOf, celList(excluded)))
 	filter := rule.Match.Resources
 	if len(filter.Namespaces) > 0 {
-		add("namespaces", anyOf("request.namespace", filter.Namespaces))
+		add("namespaces", anyOf("("+namespaceOf+")", filter.Namespaces))
 	}
 	if len(filter.Names) > 0 {
 		add("names", anyOf(`object.?metadata.?name.orValue("")`, filter.Names))
@@ -259,7 +260,7 @@ func filterCEL(f *policyv1.ResourceFilter) (string, error) {
 		all = append(all, anyOf(`object.?metadata.?name.orValue("")`, f.Names))
 	}
 	if len(f.Namespaces) > 0 {
-		all = append(all, anyOf("request.namespace", f.Namespaces))
+		all = append(all, anyOf("("+namespaceOf+")", f.Namespaces))
 	}
 	if f.Selector != nil {
 		text, err := selectorCEL(f.Selector)
