@@ -89,7 +89,8 @@ func (h *hub) fluxAppliesOne(k *kustomizev1.Kustomization) {
 	ea := &sourcev1.ExternalArtifact{}
 	h.get(ea, k.Spec.SourceRef.Name)
 	before := k.DeepCopy()
-	k.Status.ObservedGeneration, k.Status.LastAppliedRevision = k.Generation, ea.Status.Artifact.Revision
+	revision := ea.Status.Artifact.Revision
+	k.Status.ObservedGeneration, k.Status.LastAppliedRevision, k.Status.LastAttemptedRevision = k.Generation, revision, revision
 	if inventory := h.inventory(ea); inventory != nil { // else it is an older one, which it has
 		k.Status.Inventory = inventory
 	}

@@ -73,7 +73,7 @@ func (r *ClusterConfigReconciler) behind(ctx context.Context, config *clusterv1.
 	}
 	n := 0
 	for _, child := range d.children {
-		if isTrue(fluxReady(child)) && child.Status.LastAppliedRevision != d.revision && !fluxSuspended(child) {
+		if isTrue(fluxReady(child)) && appliedRevision(child) != d.revision && !fluxSuspended(child) {
 			n++
 		}
 	}

@@ -69,7 +69,7 @@ func setDelivered(o conditions.Setter, judged []*metav1.Condition, note string) 
 	slices.SortStableFunc(judged, func(a, b *metav1.Condition) int { return slices.Index(order, a.Status) - slices.Index(order, b.Status) })
 	var messages []string
 	for _, c := range judged {
-		if c.Status != metav1.ConditionTrue || judged[0].Status == metav1.ConditionTrue {
+		if (c.Status != metav1.ConditionTrue || judged[0].Status == metav1.ConditionTrue) && !slices.Contains(messages, c.Message) {
 			messages = append(messages, c.Message)
 		}
 	}

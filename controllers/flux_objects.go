@@ -211,6 +211,15 @@ func fluxReady(o client.Object) *metav1.Condition {
 	return ready
 }
 
+// appliedRevision returns the revision that Flux has applied. Where one comes back that was there before, Flux sometimes takes
+// it for the last one already, and leaves lastAppliedRevision as it is.
+func appliedRevision(k *kustomizev1.Kustomization) string {
+	if isTrue(fluxReady(k)) {
+		return k.Status.LastAttemptedRevision
+	}
+	return k.Status.LastAppliedRevision
+}
+
 func observedGeneration(o client.Object) int64 {
 	switch o := o.(type) {
 	case *kustomizev1.Kustomization:

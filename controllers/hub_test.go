@@ -262,7 +262,7 @@ func (h *hub) fluxDoesOne(o client.Object, condition metav1.Condition) {
 		// kustomize-controller does not count a failure as observed.
 		if condition.Status == metav1.ConditionTrue {
 			o.Status.ObservedGeneration = o.Generation
-			o.Status.LastAppliedRevision = "main@sha1:1"
+			o.Status.LastAppliedRevision, o.Status.LastAttemptedRevision = "main@sha1:1", "main@sha1:1"
 		}
 		apimeta.SetStatusCondition(&o.Status.Conditions, condition)
 	case *helmv2.HelmRelease:

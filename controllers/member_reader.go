@@ -86,12 +86,18 @@ func (r *MemberReader) Reconcile(ctx context.Context, ref memberRef) (reconcile.
 		return reconcile.Result{}, nil
 	}
 	m, err := r.subject(ctx, ref)
-	if err != nil || m == nil {
+	switch {
+	case err != nil:
+		return reconcile.Result{}, err // unknown is not gone
+	case m == nil:
 		r.Reports.away(ref, "is gone")
-		return reconcile.Result{}, err
+		return reconcile.Result{}, nil
+	case deleting(m.object):
+		r.Reports.away(ref, "is being deleted")
+	case !conditions.IsReady(m.object):
+		r.Reports.away(ref, cmp.Or(conditions.GetMessage(m.object, meta.ReadyCondition), "was not reached yet"))
 	}
 	if !conditions.IsReady(m.object) || deleting(m.object) {
-		r.Reports.away(ref, cmp.Or(conditions.GetMessage(m.object, meta.ReadyCondition), "was not reached yet"))
 		if len(facts) == 0 {
 			return reconcile.Result{}, nil // that it is ready again leads here
 		}
@@ -115,7 +121,7 @@ func (r *MemberReader) Reconcile(ctx context.Context, ref memberRef) (reconcile.
 		case err != nil:
 			r.Reports.away(ref, shorten(err.Error()))
 			reportsIn = r.Reports.pause
-		case reportsIn == 0 || !r.Reports.watches(ref, p):
+		case reportsIn == 0 || r.Reports.renewed(ref, p):
 			if reportsIn = r.Reports.turn(timed, ref, p); ctx.Err() != nil {
 				return reconcile.Result{}, nil
 			}

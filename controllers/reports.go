@@ -53,9 +53,10 @@ type Reports struct {
 	mu      sync.Mutex
 	members map[memberRef]*reportsOf
 	queues  map[string][]queue
-	stopped bool
 	// wake wakes the reader for a member.
 	wake chan event.TypedGenericEvent[memberRef]
+	// stopped is closed when the process is to end.
+	stopped chan struct{}
 }
 
 // reportOwner is what has rules: a FleetSecurityPolicy or a ClusterCompliance.
@@ -66,6 +67,8 @@ type reportOwner struct {
 
 // memberReport is what a member reports about the rules of an object.
 type memberReport struct {
+	// revision is that of the rules which the member had when it was read.
+	revision string
 	// counts are by policy.
 	counts   map[string]policyv1.ResultCounts
 	findings []reportFinding
@@ -80,19 +83,30 @@ type memberReport struct {
 // reportFinding is a result that is not good.
 type reportFinding struct{ policy, result, severity, resource, message string }
 
+// wantedReport is what an object counts on a member.
+type wantedReport struct {
+	// policies are sorted; one that ends with * stands for all that begin so.
+	policies []string
+	// revision is that of the rules which the member has: another one is worth another look.
+	revision string
+}
+
 // reportsOf is what is known, and wanted, of the reports of a member.
 type reportsOf struct {
-	wanted map[reportOwner][]string // policies, sorted
+	wanted map[reportOwner]wantedReport
 	known  map[reportOwner]memberReport
 	// problem says why they could not be read last.
 	problem string
 	// due is when they are to be listed; zero if nothing has changed since they were.
 	due time.Time
-	// list is the one under way.
+	// list is the one under way, took how long the last one took, and next when there may be another.
 	list *reportList
 	took time.Duration
+	next time.Time
 	// watch is the one that tells of changes.
 	watch *reportWatch
+	// with are the credentials that were used last.
+	with [32]byte
 }
 
 // NewReports returns reports that know nothing.
@@ -100,41 +114,46 @@ func NewReports() *Reports {
 	return &Reports{
 		pause: reportPause, retry: reportRetry, settle: ownersSettle, page: 250, maxResults: 200_000, maxBytes: 256 << 20,
 		members: map[memberRef]*reportsOf{}, queues: map[string][]queue{},
-		wake: make(chan event.TypedGenericEvent[memberRef], 1024),
+		wake: make(chan event.TypedGenericEvent[memberRef], 1024), stopped: make(chan struct{}),
 	}
 }
 
-// want says which policies an object counts on which members, in place of what it said before.
-func (r *Reports) want(owner reportOwner, policies []string, members []memberRef) {
-	policies = slices.Clone(policies)
-	slices.Sort(policies)
-	wanted := map[memberRef]bool{}
+// want says which policies an object counts on which members, and which revision of its rules these have, in place of what it
+// said before.
+func (r *Reports) want(owner reportOwner, policies []string, members map[memberRef]string) {
 	var wake []memberRef
 	r.mu.Lock()
-	if len(policies) > 0 {
-		for _, ref := range members {
-			wanted[ref] = true
-			m := r.members[ref]
-			if m == nil {
-				m = &reportsOf{wanted: map[reportOwner][]string{}, known: map[reportOwner]memberReport{}}
-				r.members[ref] = m
-			}
-			if was, ok := m.wanted[owner]; ok && slices.Equal(was, policies) {
-				continue
-			}
-			m.wanted[owner] = policies
-			m.list = nil
-			if m.due.IsZero() || m.took == 0 {
-				m.due = time.Now()
-			}
-			wake = append(wake, ref)
-		}
+	if len(policies) == 0 {
+		members = nil
 	}
-	r.unwant(owner, func(ref memberRef) bool { return !wanted[ref] })
+	for ref, revision := range members {
+		m := r.members[ref]
+		if m == nil {
+			m = &reportsOf{wanted: map[reportOwner]wantedReport{}, known: map[reportOwner]memberReport{}}
+			r.members[ref] = m
+		}
+		if was, ok := m.wanted[owner]; ok && was.revision == revision && slices.Equal(was.policies, policies) {
+			continue
+		}
+		m.wanted[owner] = wantedReport{policies, revision}
+		m.list = nil
+		if m.due.IsZero() {
+			m.due = later(time.Now(), m.next)
+		}
+		wake = append(wake, ref)
+	}
+	r.unwant(owner, func(ref memberRef) bool { _, ok := members[ref]; return !ok })
 	r.mu.Unlock()
 	for _, ref := range wake {
-		r.wake <- event.TypedGenericEvent[memberRef]{Object: ref}
+		r.give(ref)
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // forget drops what an object wanted.
@@ -189,11 +208,19 @@ func (r *Reports) notify(owners []reportOwner) {
 	}
 }
 
-// stop ends all watches.
+// give gives a member a turn. When the reader has ended nobody takes it, and nobody is to wait for that.
+func (r *Reports) give(ref memberRef) {
+	select {
+	case r.wake <- event.TypedGenericEvent[memberRef]{Object: ref}:
+	case <-r.stopped:
+	}
+}
+
+// stop ends all watches, once.
 func (r *Reports) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.stopped = true
+	close(r.stopped)
 	for _, m := range r.members {
 		m.watch.end()
 	}
@@ -224,7 +251,7 @@ func (r *Reports) away(ref memberRef, problem string) {
 		return
 	}
 	m.watch.end()
-	m.watch, m.list, m.due = nil, nil, time.Now()
+	m.watch, m.list, m.due = nil, nil, later(time.Now(), m.next)
 	r.say(m, problem)
 }
 
@@ -265,17 +292,18 @@ func (r *Reports) changed(ref memberRef, w *reportWatch) {
 		r.mu.Unlock()
 		return
 	}
-	m.due = time.Now().Add(max(r.pause, reportShare*m.took))
+	m.due = later(time.Now(), m.next)
 	r.mu.Unlock()
-	r.wake <- event.TypedGenericEvent[memberRef]{Object: ref}
+	r.give(ref)
 }
 
-// watches says whether a member is watched, with the credentials that it has now.
-func (r *Reports) watches(ref memberRef, p *probe) bool {
+// renewed says whether a member has other credentials than those that were used last: what was refused may be allowed now. One
+// that is not watched for another reason is asked when it is due, and not before.
+func (r *Reports) renewed(ref memberRef, p *probe) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	m := r.members[ref]
-	return m == nil || m.list != nil || m.watch != nil && m.watch.with == credentialsOf(p.config)
+	return m != nil && m.with != credentialsOf(p.config)
 }
 
 // turn reads a page of the reports of a member, and returns when it wants another turn.
@@ -286,6 +314,7 @@ func (r *Reports) turn(ctx context.Context, ref memberRef, p *probe) time.Durati
 		r.mu.Unlock()
 		return r.retry
 	}
+	m.with = credentialsOf(p.config)
 	list := m.list
 	if list == nil {
 		list = newReportList(m.wanted)
@@ -319,7 +348,7 @@ func (r *Reports) finish(ref memberRef, p *probe, list *reportList) time.Duratio
 	if m == nil || m.list != list { // something else is wanted by now
 		return 0
 	}
-	m.list, m.took = nil, list.took
+	m.list, m.took, m.next = nil, list.took, time.Now().Add(max(r.pause, reportShare*list.took))
 	var news []reportOwner
 	for owner, report := range list.reports {
 		report.readAt = time.Now()
@@ -334,7 +363,9 @@ func (r *Reports) finish(ref memberRef, p *probe, list *reportList) time.Duratio
 	if with := credentialsOf(p.config); m.watch == nil || m.watch.with != with {
 		m.watch.end()
 		m.watch = nil
-		if !r.stopped {
+		select {
+		case <-r.stopped:
+		default:
 			w, err := r.startWatch(ref, p.config, list.versions)
 			if err != nil {
 				m.due = time.Now().Add(r.retry)
@@ -353,7 +384,7 @@ func (r *Reports) finish(ref memberRef, p *probe, list *reportList) time.Duratio
 }
 
 func (m memberReport) equal(o *memberReport) bool {
-	return m.truncated == o.truncated && maps.Equal(m.counts, o.counts) && slices.Equal(m.findings, o.findings)
+	return m.revision == o.revision && m.truncated == o.truncated && maps.Equal(m.counts, o.counts) && slices.Equal(m.findings, o.findings)
 }
 
 // reportWatch tells of changes of the reports of a member, and of nothing else of them.
@@ -399,32 +430,36 @@ func (r *Reports) startWatch(ref memberRef, config *rest.Config, versions []stri
 				switch e.Type {
 				case watch.Bookmark:
 				case watch.Error: // too old, say: it is listed, and watched from there
-					r.lost(ref, w)
+					r.lost(ref, w, apierrors.FromObject(e.Object))
 					return
 				default:
 					r.changed(ref, w)
 				}
 			}
 			if ctx.Err() == nil {
-				r.lost(ref, w)
+				r.lost(ref, w, nil)
 			}
 		}()
 	}
 	return w, nil
 }
 
-// lost notes that a watch has ended by itself.
-func (r *Reports) lost(ref memberRef, w *reportWatch) {
+// lost notes that a watch has ended by itself. One that is refused would be refused again after each list.
+func (r *Reports) lost(ref memberRef, w *reportWatch, err error) {
 	r.mu.Lock()
 	m := r.members[ref]
 	if m == nil || m.watch != w {
 		r.mu.Unlock()
 		return
 	}
+	in := max(r.pause, reportShare*m.took)
+	if apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+		in = max(in, jitter.JitteredIntervalDuration(r.retry))
+	}
 	m.watch.end()
-	m.watch, m.due = nil, time.Now().Add(max(r.pause, reportShare*m.took))
+	m.watch, m.due = nil, time.Now().Add(in)
 	r.mu.Unlock()
-	r.wake <- event.TypedGenericEvent[memberRef]{Object: ref}
+	r.give(ref)
 }
 
 // metadataWatcher watches a resource without what is in it.

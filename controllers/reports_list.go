@@ -21,8 +21,8 @@ import (
 // reportList is a list of a member's reports that is under way: page by page, of the one kind and then of the other.
 type reportList struct {
 	reports map[reportOwner]*memberReport
-	// owners are who wants a policy.
-	owners map[string][]reportOwner
+	// owners are who wants a policy, and prefixes who wants those that begin so.
+	owners, prefixes map[string][]reportOwner
 	// kind is the index of the resource that is being listed, next where it goes on, and versions those of what was listed.
 	kind     int
 	next     string
@@ -32,12 +32,17 @@ type reportList struct {
 	took     time.Duration
 }
 
-func newReportList(wanted map[reportOwner][]string) *reportList {
-	l := &reportList{reports: map[reportOwner]*memberReport{}, owners: map[string][]reportOwner{}, versions: make([]string, len(reportResources))}
-	for owner, policies := range wanted {
-		l.reports[owner] = &memberReport{counts: map[string]policyv1.ResultCounts{}}
-		for _, p := range policies {
-			l.owners[p] = append(l.owners[p], owner)
+func newReportList(wanted map[reportOwner]wantedReport) *reportList {
+	l := &reportList{reports: map[reportOwner]*memberReport{}, owners: map[string][]reportOwner{}, prefixes: map[string][]reportOwner{}, versions: make([]string, len(reportResources))}
+	for owner, w := range wanted {
+		l.reports[owner] = &memberReport{revision: w.revision, counts: map[string]policyv1.ResultCounts{}}
+		for _, p := range w.policies {
+			to := l.owners
+			prefix, all := strings.CutSuffix(p, "*")
+			if all {
+				to = l.prefixes
+			}
+			to[prefix] = append(to[prefix], owner)
 		}
 	}
 	return l
@@ -166,8 +171,14 @@ func (l *reportList) decode(d *json.Decoder, maxResults int) (version, next stri
 			}
 			version, next = m.ResourceVersion, m.Continue
 		case "items":
-			if err := delimiter(d, '['); err != nil {
+			token, err := d.Token()
+			switch {
+			case err != nil:
 				return version, next, err
+			case token == nil: // as a server writes no items that is not the API server itself
+				continue
+			case token != json.Delim('['):
+				return version, next, fmt.Errorf("the answer is no list: %v where [ should be", token)
 			}
 			for d.More() {
 				var report policyReport
@@ -208,7 +219,13 @@ func delimiter(d *json.Decoder, want json.Delim) error {
 
 // count adds a result for those who want its policy.
 func (l *reportList) count(report *policyReport, result *reportResult) {
-	for _, owner := range l.owners[result.Policy] {
+	owners := l.owners[result.Policy]
+	for prefix, more := range l.prefixes {
+		if strings.HasPrefix(result.Policy, prefix) {
+			owners = append(slices.Clip(owners), more...)
+		}
+	}
+	for _, owner := range owners {
 		to := l.reports[owner]
 		counts := to.counts[result.Policy]
 		switch result.Result {

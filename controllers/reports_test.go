@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -36,6 +37,7 @@ type reporters struct {
 	log     []string
 	watches int
 	watched int // those that were refused
+	closed  bool
 }
 
 // reporter is one member: reports of results each, the policies of which take turns.
@@ -45,6 +47,7 @@ type reporter struct {
 	result           string
 	version          int
 	status           int // of answers, if not 200
+	watchStatus      int // of watches, if not 200
 	body             string
 	token            string
 	expire           bool // a continue, once
@@ -79,6 +82,9 @@ func (r *reporters) change(name string, f func(*reporter)) {
 	m.changed = make(chan struct{})
 }
 
+// shut has all members answer nothing of use, and count nothing, until they are open again.
+func (r *reporters) shut(closed bool) { r.mu.Lock(); defer r.mu.Unlock(); r.closed = closed }
+
 // lists counts the requests that are no watches, and open the watches.
 func (r *reporters) lists() int { r.mu.Lock(); defer r.mu.Unlock(); return len(r.log) }
 func (r *reporters) open() int  { r.mu.Lock(); defer r.mu.Unlock(); return r.watches }
@@ -99,11 +105,21 @@ func (r *reporters) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.NotFound(w, req)
 		return
 	}
-	if query.Get("watch") != "" && m.status != 0 {
+	if r.closed {
+		r.mu.Unlock()
+		http.Error(w, "shut", http.StatusServiceUnavailable)
+		return
+	}
+	if refused := cmp.Or(m.watchStatus, m.status); query.Get("watch") != "" && refused != 0 {
 		r.watched++
 		r.mu.Unlock()
-		w.WriteHeader(m.status)
-		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":%d}`, m.status)
+		reason := metav1.StatusReasonNotFound
+		if refused == http.StatusForbidden {
+			reason = metav1.StatusReasonForbidden
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(refused)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","status":"Failure","reason":%q,"code":%d}`, reason, refused)
 		return
 	}
 	if query.Get("watch") != "" {
@@ -201,9 +217,9 @@ func (h *hub) wants(owner string, policies []string, members ...string) func(mem
 	ref := func(m string) memberRef {
 		return memberRef{types.NamespacedName{Namespace: h.ns, Name: m}, clusterv1.AttachedClusterKind}
 	}
-	var refs []memberRef
+	refs := map[memberRef]string{}
 	for _, m := range members {
-		refs = append(refs, ref(m))
+		refs[ref(m)] = ""
 	}
 	h.reports.want(key, policies, refs)
 	return func(m string) memberReport {
@@ -219,7 +235,7 @@ func TestReportsOfManyMembers(t *testing.T) {
 	for i := range 300 {
 		name := fmt.Sprintf("m%03d", i)
 		members = append(members, name)
-		m := reporter{reports: 50, results: 2, policies: []string{"baseline.non-root", "baseline.labelled"}}
+		m := reporter{reports: 50, results: 2, policies: []string{h.ns + ".baseline.non-root", h.ns + ".baseline.labelled"}}
 		if i%2 == 0 {
 			m.result = "fail"
 		}
@@ -229,10 +245,13 @@ func TestReportsOfManyMembers(t *testing.T) {
 		r.add(name, m)
 	}
 	r.attached(h, members...)
+	r.shut(true)
 	h.start()
 	h.reports.page = 50
 	h.fleet("prod", members...)
-	h.apply(strings.Replace(baselinePolicy, "  fleet: prod\n", "  fleet: prod\n  waitForKyverno: false\n", 1))
+	h.apply(baselineWithoutWaiting)
+	h.delivered(len(members))
+	r.shut(false)
 
 	const pages, others = 100 + 1, 299 * 2 // each kind of reports
 	h.Eventually(r.lists, 3*time.Minute).Should(Equal(pages + others))
@@ -280,20 +299,24 @@ func TestReportsOfManyMembers(t *testing.T) {
 // A member that cannot be read keeps its last result, with its age.
 func TestReportsOfAMemberThatIsAway(t *testing.T) {
 	h, r := newHub(t), newReporters(t)
-	r.add("a", reporter{reports: 3, results: 1, policies: []string{"baseline.non-root"}, result: "fail"})
-	r.add("b", reporter{reports: 3, results: 1, policies: []string{"baseline.non-root"}})
+	r.add("a", reporter{reports: 3, results: 1, policies: []string{h.ns + ".baseline.non-root"}, result: "fail"})
+	r.add("b", reporter{reports: 3, results: 1, policies: []string{h.ns + ".baseline.non-root"}})
 	r.attached(h, "a", "b")
 	h.start()
 	h.fleet("prod", "a", "b")
-	h.apply(strings.Replace(baselinePolicy, "  fleet: prod\n", "  fleet: prod\n  waitForKyverno: false\n", 1))
+	h.apply(baselineWithoutWaiting)
 	compliance := func() policyv1.Compliance { return h.policy("baseline").Status.Compliance }
-	h.Eventually(compliance).Should(And(HaveField("Summary", "1/2"), HaveField("Results", policyv1.ResultCounts{Fail: 3, Pass: 3})))
-	h.Expect(h.policySays("baseline", policyv1.CompliantCondition)()).To(HavePrefix("False RulesBroken: 1/2 members are compliant; objects that break rules: a (3)"))
+	h.Eventually(compliance).Should(And(HaveField("Summary", "0/2"), HaveField("Results", policyv1.ResultCounts{Fail: 3, Pass: 3})))
+	h.Expect(h.policySays("baseline", policyv1.CompliantCondition)()).To(ContainSubstring("not known of b (does not have the rules yet)"), "what it reports is of who knows what")
+	h.delivered(2)
+	h.Eventually(compliance).Should(HaveField("Summary", "1/2"))
+	h.Expect(h.policySays("baseline", policyv1.CompliantCondition)()).To(Equal("False RulesBroken: 1/2 members are compliant; results that are bad: a (3)"))
 	h.Eventually(r.open).Should(Equal(4))
 
 	h.health("a", metav1.ConditionFalse, "Unreachable", "does not answer")
 	h.health("b", metav1.ConditionFalse, "Unreachable", "does not answer")
 	h.Eventually(func() []policyv1.MemberResults { return compliance().Members }).Should(HaveLen(2))
+	h.Expect(h.policySays("baseline", policyv1.CompliantCondition)()).To(Equal("False RulesBroken: 0/2 members are compliant; results that are bad: a (3); not known of b (does not answer)"))
 	c := compliance()
 	h.Expect(c.Results).To(Equal(policyv1.ResultCounts{Fail: 3, Pass: 3}))
 	h.Expect(c.Members[0]).To(And(HaveField("Name", "a"), HaveField("Message", "does not answer"), HaveField("ReadAt", Not(BeNil()))))
@@ -310,6 +333,59 @@ func TestReportsOfAMemberThatIsAway(t *testing.T) {
 	h.health("b", metav1.ConditionTrue, "Reached", "")
 	h.Eventually(compliance).Should(And(HaveField("Summary", "2/2"), HaveField("Members", BeEmpty())))
 	h.Expect(h.policySays("baseline", policyv1.CompliantCondition)()).To(HavePrefix("True Compliant: 2/2"))
+}
+
+// Whether members are compliant is said of those alone that have the rules, have been read since, and have reported something.
+func TestCompliantIsNotGuessed(t *testing.T) {
+	h, r := newHub(t), newReporters(t)
+	policy := h.ns + ".baseline.non-root"
+	r.add("a", reporter{reports: 1, results: 1, policies: []string{policy}})
+	r.add("silent", reporter{policies: []string{policy}})
+	r.attached(h, "a", "silent")
+	h.start()
+	h.fleet("prod", "a", "silent")
+	h.apply(baselineWithoutWaiting)
+	compliant := h.policySays("baseline", policyv1.CompliantCondition)
+	h.Eventually(compliant).Should(HavePrefix("Unknown NotReported: 0/2 members are compliant; not known of "))
+	h.Consistently(compliant).Should(HavePrefix("Unknown NotReported: 0/2 "), "no member has them")
+	h.delivered(2)
+	h.Eventually(compliant).Should(Equal("Unknown NotReported: 1/2 members are compliant; not known of silent (has reported nothing about these rules)"))
+	r.change("silent", func(m *reporter) { m.reports, m.results = 1, 1 })
+	h.Eventually(compliant).Should(Equal("True Compliant: 2/2 members are compliant"))
+
+	t.Log("another revision is not known before the members have it and were read again")
+	h.apply(strings.Replace(baselineWithoutWaiting, "enforcement: audit", "enforcement: enforce", 1))
+	h.Eventually(compliant).Should(HavePrefix("Unknown NotReported: 0/2 "))
+	h.delivered(2)
+	h.Eventually(compliant).Should(Equal("True Compliant: 2/2 members are compliant"))
+
+	t.Log("while a rule cannot be rendered, what members have of it counts")
+	r.change("a", func(m *reporter) { m.result = "fail" })
+	h.Eventually(compliant).Should(Equal("False RulesBroken: 1/2 members are compliant; results that are bad: a (1)"))
+	h.apply(strings.Replace(baselineWithoutWaiting, "[Pod]", "[Nosuch]", 1))
+	h.Eventually(compliant).Should(Equal("False RulesBroken: 1/2 members are compliant; results that are bad: a (1); rules that are not as declared: non-root"))
+	h.Consistently(func() policyv1.Compliance { return h.policy("baseline").Status.Compliance }).
+		Should(HaveField("Results", policyv1.ResultCounts{Pass: 1, Fail: 1}))
+	h.Expect(h.policy("baseline").Status.Rules[0].Results).To(Equal(policyv1.ResultCounts{Pass: 1, Fail: 1}))
+	r.change("a", func(m *reporter) { m.result = "pass" })
+	h.Eventually(compliant).Should(Equal("Unknown NotReported: 2/2 members are compliant; rules that are not as declared: non-root"))
+
+	t.Log("a restart takes nothing back meanwhile")
+	h.apply(strings.Replace(baselineWithoutWaiting, "enforcement: audit", "enforcement: enforce", 1))
+	h.Eventually(compliant).Should(Equal("True Compliant: 2/2 members are compliant"))
+	before := h.policy("baseline").ResourceVersion
+	h.stop()
+	h.start()
+	h.Consistently(func() string { return h.policy("baseline").ResourceVersion }).Should(Equal(before))
+}
+
+// What a member reports is shown to people: it has nothing in it that a terminal acts on.
+func TestReportsAreText(t *testing.T) {
+	g := NewWithT(t)
+	l := newReportList(map[reportOwner]wantedReport{{Kind: "x"}: {policies: []string{"p"}}})
+	_, _, err := l.decode(json.NewDecoder(strings.NewReader(`{"items":[{"results":[{"policy":"p","result":"fail","message":"a\u001b[31mRED\u202e\tb\u00a0c"}]}]}`)), 10)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(l.reports[reportOwner{Kind: "x"}].findings[0].message).To(Equal("a\uFFFD[31mRED\uFFFD b c"))
 }
 
 func TestReportsThatCannotBeRead(t *testing.T) {

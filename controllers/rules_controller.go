@@ -42,6 +42,7 @@ const RulesFinalizer = "policy.kurator.dev/rules"
 // Reasons of rules that are not well, beside those of their Applications.
 const (
 	ruleFailedReason     = rule.RuleFailedReason
+	heldBackReason       = "HeldBack"
 	engineRemovedReason  = "KyvernoRemoved"
 	compliantReason      = "Compliant"
 	nonCompliantReason   = "RulesBroken"
@@ -190,7 +191,6 @@ func (r *RulesReconciler[T]) Reconcile(ctx context.Context, req ctrl.Request) (_
 	if err := r.passOn(ctx, o); err != nil {
 		return ctrl.Result{}, err
 	}
-	r.count(o, set, rendered, members)
 	return ctrl.Result{}, r.report(ctx, o, rendered, kept, members)
 }
 
@@ -338,19 +338,19 @@ func (r *RulesReconciler[T]) finalize(ctx context.Context, o T) error {
 }
 
 // count says which results of which members are wanted.
-func (r *RulesReconciler[T]) count(o T, set *rule.Set, rendered *rule.Rendered, members []member.Key) {
-	var refs []memberRef
+func (r *RulesReconciler[T]) count(o T, rendered *rule.Rendered, members []member.Key, revisions map[member.Key]string) {
+	wanted := map[memberRef]string{}
 	for _, m := range members {
 		if m.Kind != "" {
-			refs = append(refs, memberRef{types.NamespacedName{Namespace: set.Namespace, Name: m.Name}, m.Kind})
+			wanted[refOf(o, m)] = revisions[m]
 		}
 	}
-	var policies []string
-	for name := range rendered.Names() {
-		policies = append(policies, name)
-	}
-	slices.Sort(policies)
-	r.Reports.want(reportOwner{client.ObjectKeyFromObject(o), r.kind.name}, policies, refs)
+	r.Reports.want(reportOwner{client.ObjectKeyFromObject(o), r.kind.name}, rendered.Counted(), wanted)
+}
+
+// refOf returns the reference of a member in the namespace of an object.
+func refOf(o client.Object, m member.Key) memberRef {
+	return memberRef{types.NamespacedName{Namespace: o.GetNamespace(), Name: m.Name}, m.Kind}
 }
 
 // rulesArtifact stores what an object with rules publishes. What cannot be rendered is said by the leader.

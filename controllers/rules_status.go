@@ -9,10 +9,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -53,6 +55,9 @@ func (r *RulesReconciler[T]) failAll(o T, reason string, err error) {
 		}
 		status.Rules = append(status.Rules, s)
 	}
+	if conditions.IsTrue(o, policyv1.CompliantCondition) {
+		conditions.MarkUnknown(o, policyv1.CompliantCondition, notReportedYetReason, "the rules are not as declared: %s", shorten(err.Error()))
+	}
 }
 
 func ruleOf(rules []policyv1.RuleStatus, name string) int {
@@ -71,20 +76,37 @@ func (r *RulesReconciler[T]) report(ctx context.Context, o T, rendered *rule.Ren
 		conditions.Delete(o, t)
 	}
 	status.Members, status.Objects, status.Prune = fleetv1.MemberSummary{}, 0, nil
+	delivering, revision := rendered.Applications(), rendered.Revision
+	if len(kept) > 0 { // what was published before goes on
+		delivering = pointers(apps)
+		if revision, err = r.published(ctx, o); err != nil {
+			return err
+		}
+	}
 	var judged []*metav1.Condition
-	for _, declared := range rendered.Applications() {
+	revisions := map[member.Key]string{}
+	for _, declared := range delivering {
 		i := slices.IndexFunc(apps, func(a appsv1.Application) bool { return a.Name == declared.Name })
 		if i < 0 || apps[i].Status.ObservedGeneration != apps[i].Generation || conditions.Get(&apps[i], meta.ReadyCondition) == nil {
 			judged = append(judged, conditions.UnknownCondition(meta.ReadyCondition, meta.ProgressingReason, "Application %s is at work", declared.Name))
 			continue
 		}
 		ready := take(o, r.kind.name, &status.Members, &status.Objects, &status.Prune, &apps[i], "")
-		behind, err := r.behind(ctx, o.GetNamespace(), declared.Name, rendered.Revision)
-		if err != nil {
+		var children kustomizev1.KustomizationList
+		if err := r.List(ctx, &children, owned(types.NamespacedName{Namespace: o.GetNamespace(), Name: declared.Name})...); err != nil {
 			return err
 		}
-		if ready.Status == metav1.ConditionTrue && behind > 0 && len(kept) == 0 {
-			ready = conditions.UnknownCondition(meta.ReadyCondition, meta.ProgressingReason, "%d members do not have %s yet: Flux is at work", behind, rendered.Revision)
+		behind := 0
+		for _, child := range pointers(children.Items) {
+			if declared.Name == r.kind.set(o).PoliciesName() {
+				revisions[memberOf(child)] = appliedRevision(child)
+			}
+			if isTrue(fluxReady(child)) && appliedRevision(child) != revision && !fluxSuspended(child) {
+				behind++
+			}
+		}
+		if ready.Status == metav1.ConditionTrue && behind > 0 {
+			ready = conditions.UnknownCondition(meta.ReadyCondition, meta.ProgressingReason, "%d of %d members do not have %s yet: Flux is at work", behind, len(children.Items), revision)
 		}
 		judged = append(judged, ready)
 	}
@@ -115,9 +137,12 @@ func (r *RulesReconciler[T]) report(ctx context.Context, o T, rendered *rule.Ren
 	setDelivered(o, judged, "")
 	status.Rules = nil
 	for _, rendered := range rendered.Rules {
-		status.Rules = append(status.Rules, ruleStatus(rendered, was, ready, len(kept) > 0))
+		status.Rules = append(status.Rules, ruleStatus(rendered, was, ready, kept))
 	}
-	r.reportResults(o, rendered, members)
+	r.count(o, rendered, members, revisions)
+	r.reportResults(o, rendered, was, members, func(m member.Key, revisionOfReport string) bool {
+		return revision != "" && revisions[m] == revision && revisionOfReport == revision
+	})
 	if token, ok := meta.ReconcileAnnotationValue(o.GetAnnotations()); ok {
 		status.LastHandledReconcileAt = token
 	}
@@ -135,13 +160,18 @@ func worstOf(judged []*metav1.Condition) *metav1.Condition {
 	return worst
 }
 
-func ruleStatus(rendered rule.Rule, was []policyv1.RuleStatus, delivery *metav1.Condition, kept bool) policyv1.RuleStatus {
+// ruleStatus says how a rule is. While rules that members have cannot be rendered, kept, members have of the others what was
+// published before.
+func ruleStatus(rendered rule.Rule, was []policyv1.RuleStatus, delivery *metav1.Condition, kept []string) policyv1.RuleStatus {
 	s := policyv1.RuleStatus{Name: rendered.Name, Type: rendered.Type, Enforcement: policyv1.Audit, Ready: string(delivery.Status)}
 	if rendered.Enforce {
 		s.Enforcement = policyv1.Enforce
 	}
 	i := ruleOf(was, rendered.Name)
-	s.Delivered = i >= 0 && was[i].Delivered || rendered.Err == nil && !kept
+	s.Delivered = i >= 0 && was[i].Delivered
+	if s.Delivered && len(kept) > 0 {
+		s.Enforcement = was[i].Enforcement
+	}
 	switch {
 	case rendered.Err != nil:
 		s.Ready, s.Reason, s.Message = string(metav1.ConditionFalse), ruleFailedReason, bounded(rendered.Err.Error(), 250)
@@ -149,10 +179,16 @@ func ruleStatus(rendered rule.Rule, was []policyv1.RuleStatus, delivery *metav1.
 			s.Ready, s.Reason = string(metav1.ConditionUnknown), pluginNotLoadedReason
 		}
 		if s.Delivered {
-			s.Enforcement, s.Message = was[i].Enforcement, bounded(rendered.Err.Error(), 200)+": members keep what they have of it"
+			s.Message = bounded(rendered.Err.Error(), 200) + ": members keep what they have of it"
 		}
-	case delivery.Status != metav1.ConditionTrue:
-		s.Reason = delivery.Reason
+	case len(kept) > 0:
+		s.Ready, s.Reason = string(metav1.ConditionUnknown), heldBackReason
+		s.Message = bounded(fmt.Sprintf("nothing of it is changed on the members until %s can be rendered again, or is taken out", strings.Join(kept, ", ")), 250)
+	default:
+		s.Delivered = true
+		if delivery.Status != metav1.ConditionTrue {
+			s.Reason = delivery.Reason
+		}
 	}
 	return s
 }
@@ -176,137 +212,201 @@ func explainRules(status *policyv1.RulesStatus, rendered *rule.Rendered, judged 
 	}
 }
 
-// behind counts the members that are well, but with an older revision.
-func (r *RulesReconciler[T]) behind(ctx context.Context, namespace, app, revision string) (int, error) {
-	var list kustomizev1.KustomizationList
-	if err := r.List(ctx, &list, owned(types.NamespacedName{Namespace: namespace, Name: app})...); err != nil {
-		return 0, err
+// published returns the revision that is published; empty if none is.
+func (r *RulesReconciler[T]) published(ctx context.Context, o T) (string, error) {
+	ea := &sourcev1.ExternalArtifact{}
+	err := r.Get(ctx, types.NamespacedName{Namespace: o.GetNamespace(), Name: r.kind.set(o).PoliciesName()}, ea, client.UnsafeDisableDeepCopyOption(true))
+	if err != nil || ea.Status.Artifact == nil {
+		return "", client.IgnoreNotFound(err)
 	}
-	n := 0
-	for i := range list.Items {
-		if k := &list.Items[i]; isTrue(fluxReady(k)) && k.Status.LastAppliedRevision != revision && !fluxSuspended(k) {
-			n++
-		}
-	}
-	return n, nil
+	return ea.Status.Artifact.Revision, nil
 }
 
-// reportResults says what the members report: counts, and the worst of it.
-func (r *RulesReconciler[T]) reportResults(o T, rendered *rule.Rendered, members []member.Key) {
+// results are what members report of the rules of an object.
+type results struct {
+	policyv1.Compliance
+	rendered *rule.Rendered
+	// rules are the indexes of policies' rules, as far as they were looked up; -1 is none.
+	rules map[string]int
+	// perRule and failing are the counts of each rule, and the members on which it is broken.
+	perRule  []policyv1.ResultCounts
+	failing  []int
+	listed   []policyv1.MemberResults
+	findings []policyv1.Finding
+	// unknown are members of which it is not known whether they are compliant, and why.
+	unknown []string
+}
+
+// reportResults says what the members report: counts, and the worst of it. Was are the rules as they were said to be, and
+// delivered says whether a member has what is published, and had it when it reported.
+func (r *RulesReconciler[T]) reportResults(o T, rendered *rule.Rendered, was []policyv1.RuleStatus, members []member.Key, delivered func(m member.Key, revisionOfReport string) bool) {
 	status := o.GetRules()
-	was := status.Compliance
-	ruleOfPolicy := rendered.Names()
-	if len(ruleOfPolicy) == 0 && len(rendered.Failed()) == 0 {
+	if len(rendered.Counted()) == 0 {
 		status.Compliance = policyv1.Compliance{}
 		conditions.Delete(o, policyv1.CompliantCondition)
 		return
 	}
-	c := policyv1.Compliance{Total: len(members)}
-	perRule := make([]policyv1.ResultCounts, len(rendered.Rules))
-	failing := make([]int, len(rendered.Rules))
-	var listed []policyv1.MemberResults
-	var findings []policyv1.Finding
+	all := &results{Compliance: policyv1.Compliance{Total: len(members)}, rendered: rendered, rules: map[string]int{},
+		perRule: make([]policyv1.ResultCounts, len(rendered.Rules)), failing: make([]int, len(rendered.Rules))}
+	pending := 0
 	for _, m := range members {
-		ref := memberRef{types.NamespacedName{Namespace: o.GetNamespace(), Name: m.Name}, m.Kind}
-		report, known := r.Reports.of(reportOwner{client.ObjectKeyFromObject(o), r.kind.name}, ref)
-		results := policyv1.MemberResults{Name: m.Name, Kind: m.Kind}
-		if report.problem != "" {
-			results.Message = bounded(report.problem, 200)
-		} else if report.truncated {
-			results.Message = "there is more than is read of a member"
+		report, known := r.Reports.of(reportOwner{client.ObjectKeyFromObject(o), r.kind.name}, refOf(o, m))
+		if m.Kind != "" && !known && report.problem == "" {
+			pending++
 		}
-		if !known || report.readAt.IsZero() {
-			// What was said before the process began is still the last that is known.
-			i := slices.IndexFunc(was.Members, func(w policyv1.MemberResults) bool { return w.Name == m.Name && w.Kind == m.Kind })
-			if i < 0 || was.Members[i].Results == (policyv1.ResultCounts{}) && was.Members[i].ReadAt == nil {
-				c.Unknown++
-				if results.Message != "" {
-					listed = append(listed, results)
-				}
-				continue
-			}
-			results.Results, results.Rules, results.ReadAt = was.Members[i].Results, was.Members[i].Rules, was.Members[i].ReadAt
-			results.Message = cmp.Or(results.Message, was.Members[i].Message)
-			for _, f := range was.Findings {
-				if f.Member == m.Name {
-					findings = append(findings, f)
-				}
-			}
+		if known {
+			all.add(m, &report, delivered(m, report.revision))
 		} else {
-			broken := map[int]bool{}
-			for policy, counts := range report.counts {
-				i, ok := ruleOfPolicy[policy]
-				if !ok {
-					continue
-				}
-				sum(&results.Results, counts)
-				sum(&perRule[i], counts)
-				if counts.Fail+counts.Error > 0 {
-					broken[i] = true
-				}
-			}
-			for _, i := range slices.Sorted(maps.Keys(broken)) {
-				failing[i]++
-				if len(results.Rules) < policyv1.MaxListedRules {
-					results.Rules = append(results.Rules, rendered.Rules[i].Name)
-				}
-			}
-			for _, f := range report.findings {
-				i, ok := ruleOfPolicy[f.policy]
-				if !ok {
-					continue
-				}
-				findings = append(findings, policyv1.Finding{Member: m.Name, Rule: rendered.Rules[i].Name, Result: f.result, Severity: f.severity,
-					Resource: bounded(f.resource, 200), Message: bounded(f.message, 200)})
-			}
-			if report.problem != "" {
-				at := metav1.NewTime(report.readAt.Truncate(1e9))
-				results.ReadAt = &at
-			}
-		}
-		sum(&c.Results, results.Results)
-		bad := results.Results.Fail+results.Results.Error > 0
-		if !bad {
-			c.Compliant++
-		}
-		if bad || results.Message != "" {
-			listed = append(listed, results)
+			all.keep(m, &report, &status.Compliance)
 		}
 	}
-	c.Summary = fmt.Sprintf("%d/%d", c.Compliant, c.Total)
-	slices.SortStableFunc(listed, func(a, b policyv1.MemberResults) int {
+	if pending > 0 && status.Compliance.Total > 0 {
+		// The process has just begun, or a member has just come: what was said before is right until all have had their turn.
+		for i := range status.Rules {
+			if j := ruleOf(was, status.Rules[i].Name); j >= 0 {
+				status.Rules[i].Results, status.Rules[i].FailingMembers = was[j].Results, was[j].FailingMembers
+			}
+		}
+		return
+	}
+	for i := range status.Rules {
+		status.Rules[i].Results, status.Rules[i].FailingMembers = all.perRule[i], all.failing[i]
+	}
+	all.Summary = fmt.Sprintf("%d/%d", all.Compliant, all.Total)
+	slices.SortStableFunc(all.listed, func(a, b policyv1.MemberResults) int {
 		return cmp.Or(b.Results.Fail+b.Results.Error-a.Results.Fail-a.Results.Error, cmp.Compare(a.Name, b.Name), cmp.Compare(a.Kind, b.Kind))
 	})
-	slices.SortStableFunc(findings, compareFindings)
-	for i := range status.Rules {
-		status.Rules[i].Results, status.Rules[i].FailingMembers = perRule[i], failing[i]
-	}
+	slices.SortStableFunc(all.findings, compareFindings)
 	for _, most := range [][2]int{{policyv1.MaxListedResults, policyv1.MaxListedFindings}, {50, 20}, {20, 10}, {10, 5}, {0, 0}} {
-		status.Compliance = c
-		status.Compliance.Members = first(listed, most[0])
-		status.Compliance.MembersOmitted = len(listed) - len(status.Compliance.Members)
-		status.Compliance.Findings = first(findings, most[1])
+		status.Compliance = all.Compliance
+		status.Compliance.Members = first(all.listed, most[0])
+		status.Compliance.MembersOmitted = len(all.listed) - len(status.Compliance.Members)
+		status.Compliance.Findings = first(all.findings, most[1])
 		if b, err := json.Marshal(status); err == nil && len(b) <= maxRulesStatus {
 			break
 		}
 	}
-	setCompliant(o, &c, listed)
+	setCompliant(o, all, rendered.Failed())
 }
 
-func setCompliant(o conditions.Setter, c *policyv1.Compliance, listed []policyv1.MemberResults) {
+// add adds what a member reported.
+func (c *results) add(m member.Key, report *memberReport, delivered bool) {
+	out := policyv1.MemberResults{Name: m.Name, Kind: m.Kind}
+	broken := map[int]bool{}
+	for policy, counts := range report.counts {
+		i := c.ruleOf(policy)
+		if i < 0 {
+			continue
+		}
+		sum(&out.Results, counts)
+		sum(&c.perRule[i], counts)
+		if counts.Fail+counts.Error > 0 {
+			broken[i] = true
+		}
+	}
+	for _, i := range slices.Sorted(maps.Keys(broken)) {
+		c.failing[i]++
+		if len(out.Rules) < policyv1.MaxListedRules {
+			out.Rules = append(out.Rules, c.rendered.Rules[i].Name)
+		}
+	}
+	for _, f := range report.findings {
+		if i := c.ruleOf(f.policy); i >= 0 {
+			c.findings = append(c.findings, policyv1.Finding{Member: m.Name, Rule: c.rendered.Rules[i].Name, Result: f.result, Severity: f.severity, Resource: f.resource, Message: f.message})
+		}
+	}
+	switch {
+	case report.problem != "":
+		at := metav1.NewTime(report.readAt.Truncate(time.Second))
+		out.Message, out.ReadAt = bounded(report.problem, 200), &at
+	case !delivered:
+		c.judge(out, "does not have the rules yet")
+		return
+	case report.truncated:
+		out.Message = "there is more than is read of a member"
+	case out.Results == (policyv1.ResultCounts{}):
+		out.Message = "has reported nothing about these rules"
+	}
+	c.judge(out, out.Message)
+}
+
+// ruleOf returns the index of the rule that a policy is of; -1 if it is of none.
+func (c *results) ruleOf(policy string) int {
+	i, ok := c.rules[policy]
+	if !ok {
+		if i, ok = c.rendered.RuleOf(policy); !ok {
+			i = -1
+		}
+		c.rules[policy] = i
+	}
+	return i
+}
+
+// keep adds what was said of a member before: it is still the last that is known.
+func (c *results) keep(m member.Key, report *memberReport, was *policyv1.Compliance) {
+	out := policyv1.MemberResults{Name: m.Name, Kind: m.Kind, Message: bounded(report.problem, 200)}
+	if i := slices.IndexFunc(was.Members, func(w policyv1.MemberResults) bool { return w.Name == m.Name && w.Kind == m.Kind }); i >= 0 {
+		w := &was.Members[i]
+		out.Results, out.Rules, out.ReadAt, out.Message = w.Results, w.Rules, w.ReadAt, cmp.Or(out.Message, w.Message)
+		for i := range c.rendered.Rules {
+			if slices.Contains(w.Rules, c.rendered.Rules[i].Name) {
+				c.failing[i]++
+			}
+		}
+		for _, f := range was.Findings {
+			if f.Member == m.Name {
+				c.findings = append(c.findings, f)
+			}
+		}
+	}
+	c.judge(out, cmp.Or(out.Message, "was not read yet"))
+}
+
+// judge counts a member. Unknown says why it is not known whether it is compliant, if it does not break a rule; empty if it is.
+func (c *results) judge(m policyv1.MemberResults, unknown string) {
+	sum(&c.Results, m.Results)
+	bad := m.Results.Fail+m.Results.Error > 0
+	switch {
+	case bad:
+	case unknown != "":
+		c.Unknown++
+		c.unknown = append(c.unknown, fmt.Sprintf("%s (%s)", m.Name, unknown))
+	default:
+		c.Compliant++
+	}
+	if bad || m.Message != "" {
+		c.listed = append(c.listed, m)
+	}
+}
+
+func setCompliant(o conditions.Setter, c *results, failed []rule.Rule) {
 	var worst []string
-	for _, m := range listed {
+	for _, m := range c.listed {
 		if n := m.Results.Fail + m.Results.Error; n > 0 {
 			worst = append(worst, fmt.Sprintf("%s (%d)", m.Name, n))
 		}
 	}
-	switch {
+	message := c.Summary + " members are compliant"
+	if len(worst) > 0 {
+		message += "; results that are bad: " + capped(worst, 10)
+	}
+	if len(c.unknown) > 0 {
+		message += "; not known of " + capped(c.unknown, 5)
+	}
+	if len(failed) > 0 {
+		var names []string
+		for _, f := range failed {
+			names = append(names, f.Name)
+		}
+		message += "; rules that are not as declared: " + capped(names, 5)
+	}
+	switch message = bounded(message, 2000); {
 	case len(worst) > 0:
-		conditions.MarkFalse(o, policyv1.CompliantCondition, nonCompliantReason, "%s members are compliant; objects that break rules: %s", c.Summary, capped(worst, 10))
-	case c.Unknown > 0 || c.Total == 0:
-		conditions.MarkUnknown(o, policyv1.CompliantCondition, notReportedYetReason, "%d of %d members have not reported yet", c.Unknown, c.Total)
+		conditions.MarkFalse(o, policyv1.CompliantCondition, nonCompliantReason, "%s", message)
+	case c.Unknown > 0 || c.Total == 0 || len(failed) > 0:
+		conditions.MarkUnknown(o, policyv1.CompliantCondition, notReportedYetReason, "%s", message)
 	default:
-		conditions.MarkTrue(o, policyv1.CompliantCondition, compliantReason, "%s members are compliant", c.Summary)
+		conditions.MarkTrue(o, policyv1.CompliantCondition, compliantReason, "%s", message)
 	}
 }
 

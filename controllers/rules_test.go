@@ -34,6 +34,8 @@ spec:
     validate: {pattern: {metadata: {labels: {team: "?*"}}}}
 `
 
+var baselineWithoutWaiting = strings.Replace(baselinePolicy, "  fleet: prod\n", "  fleet: prod\n  waitForKyverno: false\n", 1)
+
 const complianceOfA = `apiVersion: cluster.kurator.dev/v1alpha1
 kind: ClusterCompliance
 metadata: {name: cis}
@@ -87,6 +89,13 @@ func ruleStates(status policyv1.RulesStatus) map[string]string {
 	return out
 }
 
+// delivered has Flux apply to so many members what is published.
+func (h *hub) delivered(members int) {
+	h.t.Helper()
+	h.Eventually(h.kustomizations).Should(HaveLen(members))
+	h.fluxApplies()
+}
+
 // kyvernoIsReady has everything of the plugins be ready, as often as something comes after it.
 func (h *hub) kyvernoIsReady() {
 	h.t.Helper()
@@ -132,7 +141,7 @@ func TestRules(t *testing.T) {
 	before, audited := h.versions(), h.revision("policy-baseline")
 	h.apply(strings.Replace(baselinePolicy, "enforcement: audit", "enforcement: enforce", 1))
 	h.Eventually(func() string { return h.revision("policy-baseline") }).ShouldNot(Equal(audited))
-	h.Eventually(h.policySays("baseline", meta.ReadyCondition)).Should(ContainSubstring("2 members do not have"))
+	h.Eventually(h.policySays("baseline", meta.ReadyCondition)).Should(ContainSubstring("2 of 2 members do not have"))
 	h.Expect(h.versions()).To(Equal(before))
 	h.apply(baselinePolicy)
 	h.Eventually(func() string { return h.revision("policy-baseline") }).Should(Equal(audited))
@@ -150,6 +159,9 @@ func TestRules(t *testing.T) {
 	h.apply(strings.NewReplacer("[Namespace]", "[Nosuch]", "enforcement: audit", "enforcement: enforce").Replace(baselinePolicy))
 	h.Eventually(h.policySays("baseline", meta.ReadyCondition)).Should(And(HavePrefix("False RuleFailed: "), ContainSubstring("rule labelled: "), ContainSubstring("nothing is changed on the members until labelled")))
 	h.Consistently(func() string { return h.revision("policy-baseline") }).Should(Equal(audited))
+	h.Expect(ruleStates(h.policy("baseline").Status)).To(Equal(map[string]string{"non-root": "Unknown HeldBack", "labelled": "False RuleFailed"}))
+	h.Expect(h.policy("baseline").Status.Rules[0].Enforcement).To(Equal("audit"), "as it still is on the members")
+	h.Expect(h.policy("baseline").Status.Members.Summary).To(Equal("2/2"))
 	h.apply(baselinePolicy)
 	h.Eventually(h.policySays("baseline", meta.ReadyCondition)).Should(HavePrefix("True "))
 

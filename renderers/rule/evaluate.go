@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/lazy"
+	"k8s.io/utils/lru"
 	"sigs.k8s.io/kustomize/kyaml/openapi"
 	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 )
@@ -100,14 +103,73 @@ func newEvaluator(policy *unstructured.Unstructured) (*evaluator, error) {
 
 // compileExpression compiles an expression of a type; nil is any.
 func compileExpression(env *cel.Env, code string, kind *cel.Type) (cel.Program, error) {
+	compiled, err := parseExpression(env, code, kind)
+	if err != nil {
+		return nil, err
+	}
+	return env.Program(compiled)
+}
+
+func parseExpression(env *cel.Env, code string, kind *cel.Type) (*cel.Ast, error) {
 	compiled, issues := env.Compile(code)
 	if issues.Err() != nil {
 		return nil, fmt.Errorf("%s: %w", code, issues.Err())
 	}
 	if kind != nil && !compiled.OutputType().IsExactType(kind) {
-		return nil, fmt.Errorf("%s: is a %s, and has to be a %s", code, compiled.OutputType(), kind)
+		return nil, fmt.Errorf("%s: is of type %s, and has to be of type %s", code, compiled.OutputType(), kind)
 	}
-	return env.Program(compiled)
+	return compiled, nil
+}
+
+// checked are expressions that were checked: the same ones come again each time that rules are rendered.
+var checked = lru.New(4096)
+
+type checkedExpression struct {
+	variables []string
+	err       error
+}
+
+// checkExpression refuses an expression that could not be evaluated on members, and says whether it uses variables.pod, which
+// is there for rules of Pods.
+func checkExpression(code string, pods bool) (usesPod bool, err error) {
+	known, ok := checked.Get(code)
+	if !ok {
+		c := checkedExpression{}
+		c.variables, c.err = variablesOf(code)
+		checked.Add(code, c)
+		known = c
+	}
+	c := known.(checkedExpression)
+	switch {
+	case c.err != nil:
+		return false, c.err
+	case len(c.variables) == 0:
+		return false, nil
+	case !pods:
+		return false, fmt.Errorf("variables.%s: the kinds have no Pod among them: read object", c.variables[0])
+	case !slices.Equal(c.variables, []string{"pod"}):
+		return false, fmt.Errorf("variables: there is only variables.pod, and not %s", strings.Join(c.variables, ", "))
+	}
+	return true, nil
+}
+
+// variablesOf returns the variables that an expression uses, sorted.
+func variablesOf(code string) (names []string, err error) {
+	envs, err := policyEnvironments()
+	if err != nil {
+		return nil, err
+	}
+	compiled, err := parseExpression(envs.validations, code, cel.BoolType)
+	if err != nil {
+		return nil, err
+	}
+	ast.PostOrderVisit(compiled.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		if e.Kind() == ast.SelectKind && e.AsSelect().Operand().Kind() == ast.IdentKind && e.AsSelect().Operand().AsIdent() == "variables" {
+			names = append(names, e.AsSelect().FieldName())
+		}
+	}))
+	slices.Sort(names)
+	return slices.Compact(names), nil
 }
 
 // admission is what is asked of an API server.

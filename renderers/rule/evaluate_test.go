@@ -107,7 +107,7 @@ func TestEvaluate(t *testing.T) {
 func TestEvaluatorRefuses(t *testing.T) {
 	g := NewWithT(t)
 	for text, message := range map[string]string{
-		`{validations: [{expression: "object.spec.hostPID"}]}`:                    "spec.validations[0]: object.spec.hostPID: is a dyn",
+		`{validations: [{expression: "object.spec.hostPID"}]}`:                    "spec.validations[0]: object.spec.hostPID: is of type dyn",
 		`{validations: [{expression: "true"}, {expression: "nothing > 1"}]}`:      "spec.validations[1]: nothing > 1",
 		`{matchConditions: [{name: x, expression: "variables.pod == null"}]}`:     "spec.matchConditions[0]",
 		`{variables: [{name: x, expression: "object.?"}]}`:                        "spec.variables[0]",

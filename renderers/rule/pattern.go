@@ -212,6 +212,8 @@ func (f *patternField) check(parent operand) error {
 		return errors.New("+() is for what changes objects, and says nothing here: leave it out")
 	case strings.Contains(f.key, "{{"), strings.Contains(f.key, "$("):
 		return errVariable
+	case strings.ContainsAny(f.key, "()"):
+		return errors.New("is no anchor: those are (), =(), X(), ^() and <() around a key")
 	case !strings.ContainsAny(f.key, "*?"):
 		return nil
 	case parent.context != "labels":

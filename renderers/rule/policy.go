@@ -35,8 +35,10 @@ var health = kustomize.CustomHealthCheck{
 	},
 }
 
-// policyName makes one name of the names of an object, a rule and a policy, which have no dots: no two are the same.
-func policyName(parts ...string) string { return object.Name(maxPolicyName, strings.Join(parts, ".")) }
+// policyName makes one name of those of the object, its namespace, a rule and a policy, which have no dots: no two are the same.
+func (s *Set) policyName(parts ...string) string {
+	return object.Name(maxPolicyName, strings.Join(append(slices.Clone(s.prefix), parts...), "."))
+}
 
 // podOf is an expression for the Pod, or the template of Pods, of an object.
 const podOf = `%[1]s.kind == "Pod" ? %[1]s : %[1]s.kind == "CronJob" ? %[1]s.?spec.?jobTemplate.?spec.?template.orValue({}) : %[1]s.?spec.?template.orValue({})`
@@ -58,7 +60,10 @@ func validatingPolicy(rule *policyv1.SecurityRule, name string, excluded []strin
 	if err != nil {
 		return nil, fmt.Errorf("match.resources.%w", err)
 	}
-	v := &validation{rule: rule, value: "object"}
+	if err := checkMatch(filter); err != nil {
+		return nil, fmt.Errorf("match.resources.%w", err)
+	}
+	v := &validation{rule: rule}
 	if slices.Contains(of, pods) {
 		if i := slices.IndexFunc(of, func(r schema.GroupVersionResource) bool { return !slices.Contains(creators, r) }); i >= 0 {
 			return nil, fmt.Errorf("match.resources.kinds: Pod and %s have nothing in common: write a rule for each", of[i].Resource)
@@ -116,12 +121,24 @@ func validatingPolicy(rule *policyv1.SecurityRule, name string, excluded []strin
 	return o, nil
 }
 
+// checkMatch refuses a filter that no API server would take, or that nothing could pass.
+func checkMatch(f *policyv1.ResourceFilter) error {
+	for field, selector := range map[string]*metav1.LabelSelector{"selector": f.Selector, "namespaceSelector": f.NamespaceSelector} {
+		if _, err := metav1.LabelSelectorAsSelector(selector); err != nil {
+			return fmt.Errorf("%s: %w (labels have no wildcards here: write cel for that)", field, err)
+		}
+	}
+	if len(f.Namespaces) > 0 && !slices.ContainsFunc(f.Namespaces, func(n string) bool { return !slices.Contains(system, n) }) {
+		return fmt.Errorf("namespaces: %s: no rule looks at the namespaces of the system", strings.Join(f.Namespaces, ", "))
+	}
+	return nil
+}
+
 // validation renders what has to hold.
 type validation struct {
 	rule *policyv1.SecurityRule
 	// pods says that the rule is for Pods, and usesPod that it is for all that creates them.
 	pods, usesPod bool
-	value         string
 }
 
 func (v *validation) render() ([]any, error) {
@@ -133,10 +150,12 @@ func (v *validation) render() ([]any, error) {
 	switch {
 	case validate.CEL != nil:
 		var out []any
-		for _, e := range validate.CEL.Expressions {
-			if v.pods && strings.Contains(e.Expression, "variables.pod") {
-				v.usesPod = true
+		for i, e := range validate.CEL.Expressions {
+			usesPod, err := checkExpression(e.Expression, v.pods)
+			if err != nil {
+				return nil, fmt.Errorf("validate.cel.expressions[%d].expression: %w", i, err)
 			}
+			v.usesPod = v.usesPod || usesPod
 			out = append(out, one(e.Expression, cmp.Or(e.Message, message)))
 		}
 		return out, nil
@@ -179,6 +198,9 @@ func (v *validation) pattern(raw []byte) (pattern map[string]any, value string, 
 	decoder.UseNumber()
 	if err := decoder.Decode(&pattern); err != nil {
 		return nil, "", fmt.Errorf("the pattern: has to be a map")
+	}
+	if len(pattern) == 0 {
+		return nil, "", fmt.Errorf("the pattern: is empty, and so true of everything")
 	}
 	if !v.pods {
 		return pattern, "object", nil

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/fluxcd/pkg/apis/kustomize"
@@ -52,7 +53,8 @@ type Set struct {
 	// policies are the rules of a FleetSecurityPolicy, and rules those of a ClusterCompliance.
 	policies []policyv1.SecurityRule
 	rules    []clusterv1.ComplianceRule
-	prefix   []string
+	// prefix is what the names of all policies on members begin with: a member may be one of fleets in several namespaces.
+	prefix []string
 }
 
 // OfPolicy returns the rules of a FleetSecurityPolicy.
@@ -60,7 +62,7 @@ func OfPolicy(p *policyv1.FleetSecurityPolicy) *Set {
 	return &Set{
 		Kind: policyv1.GroupVersion.WithKind(policyv1.FleetSecurityPolicyKind), Namespace: p.Namespace, Name: p.Name,
 		Destination: appsv1.ApplicationDestination{Fleet: p.Spec.Fleet, ClusterSelector: p.Spec.ClusterSelector},
-		RuleOptions: p.Spec.RuleOptions, policies: p.Spec.Rules, prefix: []string{p.Name},
+		RuleOptions: p.Spec.RuleOptions, policies: p.Spec.Rules, prefix: []string{p.Namespace, p.Name},
 	}
 }
 
@@ -69,7 +71,7 @@ func OfCompliance(c *clusterv1.ClusterCompliance) *Set {
 	s := &Set{
 		Kind: clusterv1.GroupVersion.WithKind(clusterv1.ClusterComplianceKind), Namespace: c.Namespace, Name: c.Name,
 		Destination: appsv1.ApplicationDestination{Fleet: c.Spec.Fleet, ClusterSelector: c.Spec.ClusterSelector},
-		RuleOptions: c.Spec.RuleOptions, rules: c.Spec.Rules, prefix: []string{"compliance", c.Name},
+		RuleOptions: c.Spec.RuleOptions, rules: c.Spec.Rules, prefix: []string{"compliance", c.Namespace, c.Name},
 	}
 	if c.Spec.ClusterName != "" {
 		s.Destination = appsv1.ApplicationDestination{Cluster: &appsv1.ClusterReference{Name: c.Spec.ClusterName}}
@@ -141,21 +143,37 @@ type Rendered struct {
 type Rule struct {
 	Name, Type string
 	Enforce    bool
-	// Policies are the names of its policies on members.
+	// ID is the name of its policy on members, or what the names of its policies begin with, before a dot.
+	ID string
+	// Policies are the names of its policies on members; nil of a rule that could not be rendered.
 	Policies []string
 	// Err is why there is nothing of it: only a change of what is declared mends it.
 	Err error
 }
 
-// Names returns the rules' policies on members, and the rule that each is of.
-func (r *Rendered) Names() map[string]int {
-	out := map[string]int{}
-	for i := range r.Rules {
-		for _, name := range r.Rules[i].Policies {
-			out[name] = i
+// Counted returns the names of the policies whose results on members are those of the rules, sorted. One that ends with *
+// stands for all that begin so: what is there of a rule that cannot be rendered any more.
+func (r *Rendered) Counted() []string {
+	var out []string
+	for _, rule := range r.Rules {
+		if out = append(out, rule.Policies...); rule.Err != nil {
+			out = append(out, rule.ID, rule.ID+".*")
 		}
 	}
+	slices.Sort(out)
 	return out
+}
+
+// RuleOf returns the index of the rule that a policy on members is of; false if it is of none. Of a rule that could not be
+// rendered, members may have policies from before.
+func (r *Rendered) RuleOf(policy string) (int, bool) {
+	i := slices.IndexFunc(r.Rules, func(rule Rule) bool {
+		if rule.Err != nil {
+			return policy == rule.ID || strings.HasPrefix(policy, rule.ID+".")
+		}
+		return slices.Contains(rule.Policies, policy)
+	})
+	return i, i >= 0
 }
 
 // Failed returns the rules that could not be rendered.
@@ -215,15 +233,14 @@ type composing struct {
 
 // securityRule renders a rule of a FleetSecurityPolicy.
 func (c *composing) securityRule(rule *policyv1.SecurityRule) {
-	out := Rule{Name: string(rule.Name), Enforce: rule.Enforcement == policyv1.Enforce}
-	name := policyName(append(slices.Clone(c.prefix), string(rule.Name))...)
-	policy, err := validatingPolicy(rule, name, c.Excluded)
+	out := Rule{Name: string(rule.Name), ID: c.policyName(string(rule.Name)), Enforce: rule.Enforcement == policyv1.Enforce}
+	policy, err := validatingPolicy(rule, out.ID, c.Excluded)
 	c.add(out, []*unstructured.Unstructured{policy}, nil, err)
 }
 
 // complianceRule renders a rule of a ClusterCompliance.
 func (c *composing) complianceRule(rule *clusterv1.ComplianceRule) {
-	out := Rule{Name: string(rule.Name), Type: rule.Type}
+	out := Rule{Name: string(rule.Name), Type: rule.Type, ID: c.policyName(string(rule.Name))}
 	policies, objects, err := c.expand(rule, &out)
 	c.add(out, policies, objects, err)
 }
@@ -238,8 +255,7 @@ func (c *composing) expand(rule *clusterv1.ComplianceRule, out *Rule) (policies,
 	if err != nil {
 		return nil, nil, err
 	}
-	id := policyName(append(slices.Clone(c.prefix), string(rule.Name))...)
-	use := plugin.RuleUse{Name: string(rule.Name), ID: id, Enforce: enforce, Params: application.MergeValues(config, params), Excluded: c.Excluded,
+	use := plugin.RuleUse{Name: string(rule.Name), ID: out.ID, Enforce: enforce, Params: application.MergeValues(config, params), Excluded: c.Excluded,
 		Fleet: &fleetv1.Fleet{ObjectMeta: metav1.ObjectMeta{Namespace: c.Namespace}}}
 	if len(c.Fleets) > 0 {
 		use.Fleet = c.Fleets[0]
@@ -249,9 +265,9 @@ func (c *composing) expand(rule *clusterv1.ComplianceRule, out *Rule) (policies,
 		return nil, nil, err
 	}
 	for i := range rules {
-		name := id
+		name := out.ID
 		if rules[i].Name != "" {
-			name = policyName(append(slices.Clone(c.prefix), string(rule.Name), string(rules[i].Name))...)
+			name = c.policyName(string(rule.Name), string(rules[i].Name))
 		}
 		policy, err := validatingPolicy(&rules[i], name, c.Excluded)
 		if err != nil {

@@ -204,24 +204,36 @@ func TestMatch(t *testing.T) {
 func TestRulesThatFail(t *testing.T) {
 	g := NewWithT(t)
 	for rule, want := range map[string]string{
-		`match: {resources: {}}, validate: {pattern: {a: 1}}`:                                                           "match.resources.kinds: is missing: say which kinds the rule is for",
-		`match: {resources: {kinds: [Nosuch]}}, validate: {pattern: {a: 1}}`:                                            "match.resources.kinds[0]: Nosuch: is not known",
-		`match: {resources: {kinds: ["*"]}}, validate: {pattern: {a: 1}}`:                                               "match.resources.kinds[0]: *: a rule is for kinds that are named",
-		`match: {resources: {kinds: [Pod, Service]}}, validate: {pattern: {a: 1}}`:                                      "match.resources.kinds: Pod and services have nothing in common: write a rule for each",
-		`match: {resources: {kinds: [Pod]}}, validate: {pattern: {spec: {replicas: 1, template: {spec: {a: 1}}}}}`:      "validate.pattern: says something of what a Pod does not have",
-		`match: {resources: {kinds: [Pod]}}, validate: {pattern: {spec: {+(a): 1}}}`:                                    "validate.pattern.spec.+(a): +() is for what changes objects",
-		`match: {resources: {kinds: [Pod]}}, validate: {anyPattern: [{a: 1}, {a: "{{x}}"}]}`:                            "validate.anyPattern[1].a: {{x}}: variables and references are not known",
-		`match: {resources: {kinds: [Pod]}}, validate: {}`:                                                              "validate: exactly one of pattern, anyPattern and cel is needed",
-		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {}}, validate: {pattern: {a: 1}}`:                     "exclude.resources: is empty",
-		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {operations: [CREATE]}}, validate: {pattern: {a: 1}}`: "exclude.resources: namespaceSelector and operations are for match alone",
-		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {kinds: [Nope]}}, validate: {pattern: {a: 1}}`:        "exclude.resources.kinds[0]: Nope: is not known",
+		`match: {resources: {}}, validate: {pattern: {a: 1}}`:                                                                               "match.resources.kinds: is missing: say which kinds the rule is for",
+		`match: {resources: {kinds: [Nosuch]}}, validate: {pattern: {a: 1}}`:                                                                "match.resources.kinds[0]: Nosuch: is not known",
+		`match: {resources: {kinds: ["*"]}}, validate: {pattern: {a: 1}}`:                                                                   "match.resources.kinds[0]: *: a rule is for kinds that are named",
+		`match: {resources: {kinds: [Pod, Service]}}, validate: {pattern: {a: 1}}`:                                                          "match.resources.kinds: Pod and services have nothing in common: write a rule for each",
+		`match: {resources: {kinds: [Pod]}}, validate: {pattern: {spec: {replicas: 1, template: {spec: {a: 1}}}}}`:                          "validate.pattern: says something of what a Pod does not have",
+		`match: {resources: {kinds: [Pod]}}, validate: {pattern: {spec: {+(a): 1}}}`:                                                        "validate.pattern.spec.+(a): +() is for what changes objects",
+		`match: {resources: {kinds: [Pod]}}, validate: {anyPattern: [{a: 1}, {a: "{{x}}"}]}`:                                                "validate.anyPattern[1].a: {{x}}: variables and references are not known",
+		`match: {resources: {kinds: [Pod]}}, validate: {pattern: {}}`:                                                                       "validate.pattern: is empty, and so true of everything",
+		`match: {resources: {kinds: [Pod]}}, validate: {pattern: {spec: {"&(a)": 1}}}`:                                                      "validate.pattern.spec.&(a): is no anchor",
+		`match: {resources: {kinds: [Pod]}}, validate: {pattern: {spec: {"=((a))": 1}}}`:                                                    "validate.pattern.spec.=((a)): is no anchor",
+		`match: {resources: {kinds: [Pod], namespaces: [kube-system]}}, validate: {pattern: {a: 1}}`:                                        "match.resources.namespaces: kube-system: no rule looks at",
+		`match: {resources: {kinds: [Pod], selector: {matchLabels: {app: "a*"}}}}, validate: {pattern: {a: 1}}`:                             "match.resources.selector: ",
+		`match: {resources: {kinds: [Pod], selector: {matchExpressions: [{key: a, operator: In}]}}}, validate: {pattern: {a: 1}}`:           "match.resources.selector: ",
+		`match: {resources: {kinds: [Pod], namespaceSelector: {matchExpressions: [{key: a, operator: Foo}]}}}, validate: {pattern: {a: 1}}`: "match.resources.namespaceSelector: ",
+		`match: {resources: {kinds: [Pod]}}, validate: {cel: {expressions: [{expression: "object.spec.("}]}}`:                               "validate.cel.expressions[0].expression: object.spec.(: ",
+		`match: {resources: {kinds: [Pod]}}, validate: {cel: {expressions: [{expression: "true"}, {expression: "1 + 1"}]}}`:                 "validate.cel.expressions[1].expression: 1 + 1: is of type int, and has to be of type bool",
+		`match: {resources: {kinds: [Pod]}}, validate: {cel: {expressions: [{expression: "params.x == 1"}]}}`:                               "validate.cel.expressions[0].expression: params.x == 1: ",
+		`match: {resources: {kinds: [Pod]}}, validate: {cel: {expressions: [{expression: "has(variables.pods.spec)"}]}}`:                    "validate.cel.expressions[0].expression: variables: there is only variables.pod",
+		`match: {resources: {kinds: [Service]}}, validate: {cel: {expressions: [{expression: "has(variables.pod.spec)"}]}}`:                 "validate.cel.expressions[0].expression: variables.pod: the kinds have no Pod among them",
+		`match: {resources: {kinds: [Pod]}}, validate: {}`:                                                                                  "validate: exactly one of pattern, anyPattern and cel is needed",
+		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {}}, validate: {pattern: {a: 1}}`:                                         "exclude.resources: is empty",
+		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {operations: [CREATE]}}, validate: {pattern: {a: 1}}`:                     "exclude.resources: namespaceSelector and operations are for match alone",
+		`match: {resources: {kinds: [Pod]}}, exclude: {resources: {kinds: [Nope]}}, validate: {pattern: {a: 1}}`:                            "exclude.resources.kinds[0]: Nope: is not known",
 	} {
 		r := renderRules(t, "[{name: bad, "+rule+"}, "+rootPod+"]")
 		g.Expect(r.Failed()).To(HaveLen(1), rule)
 		g.Expect(r.Failed()[0].Name).To(Equal("bad"))
 		g.Expect(r.Failed()[0].Err).To(MatchError(HavePrefix(want)), rule)
 		g.Expect(r.Manifests).To(HaveLen(1))
-		g.Expect(r.Manifests[0].GetName()).To(Equal("fsp.r"))
+		g.Expect(r.Manifests[0].GetName()).To(Equal("ns.fsp.r"))
 	}
 }
 
@@ -229,10 +241,16 @@ func TestRulesThatFail(t *testing.T) {
 func TestPolicyNames(t *testing.T) {
 	g := NewWithT(t)
 	long := strings.Repeat("a", 63)
-	g.Expect(policyName("a", "b")).To(Equal("a.b"))
-	g.Expect(policyName(long, long)).To(HaveLen(63))
-	g.Expect(policyName(long, long)).NotTo(Equal(policyName(long, long[:62])))
-	g.Expect(policyName("a-b", "c")).NotTo(Equal(policyName("a", "b-c")))
+	name := func(namespace, name, rule string) string {
+		p := &policyv1.FleetSecurityPolicy{}
+		p.Namespace, p.Name = namespace, name
+		return OfPolicy(p).policyName(rule)
+	}
+	g.Expect(name("ns", "a", "b")).To(Equal("ns.a.b"))
+	g.Expect(name("ns", long, long)).To(HaveLen(63))
+	g.Expect(name("ns", long, long)).NotTo(Equal(name("ns", long, long[:62])))
+	g.Expect(name("ns", "a-b", "c")).NotTo(Equal(name("ns", "a", "b-c")))
+	g.Expect(name("ns", "a", "c")).NotTo(Equal(name("other", "a", "c")), "a member may be one of fleets of both")
 }
 
 // Who brings Kyverno, and what of it is removed by force.

@@ -25,9 +25,8 @@ type Verdict struct {
 // Try compiles the rules. The error names the rule and the expression that Kyverno would not take.
 func (r *Rendered) Try() (*Trial, error) {
 	t := &Trial{rules: r.Rules}
-	names := r.Names()
 	for _, o := range r.Manifests {
-		i, ok := names[o.GetName()]
+		i, ok := r.RuleOf(o.GetName())
 		if !ok || o.GetKind() != "ValidatingPolicy" || o.GroupVersionKind().Group != policiesGroup {
 			continue // what makes objects refuses none
 		}

@@ -196,7 +196,7 @@ func evaluators(t testing.TB, objects []*unstructured.Unstructured) map[string]*
 		if o.GetKind() == "ValidatingPolicy" {
 			e, err := newEvaluator(o)
 			NewWithT(t).Expect(err).NotTo(HaveOccurred(), o.GetName())
-			out[strings.Trim(strings.TrimPrefix(o.GetName(), "compliance.x.r"), ".")] = e
+			out[strings.Trim(strings.TrimPrefix(o.GetName(), "compliance.default.x.r"), ".")] = e
 		}
 	}
 	return out
@@ -770,7 +770,7 @@ func networkPolicy(t testing.TB, objects []*unstructured.Unstructured) *networki
 			g.Expect(yaml.UnmarshalStrict([]byte(interpolated.ReplaceAllString(value, "shop")), policy)).To(Succeed())
 		}
 	}
-	g.Expect(policy.Name).To(Equal("compliance.x.r"))
+	g.Expect(policy.Name).To(Equal("compliance.default.x.r"))
 	return policy
 }
 
