@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fluxcd/pkg/apis/meta"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -251,6 +252,7 @@ func TestReportsOfManyMembers(t *testing.T) {
 	h.fleet("prod", members...)
 	h.apply(baselineWithoutWaiting)
 	h.delivered(len(members))
+	h.Eventually(h.policySays("baseline", meta.ReadyCondition), time.Minute).Should(HavePrefix("True "))
 	r.shut(false)
 
 	const pages, others = 100 + 1, 299 * 2 // each kind of reports

@@ -43,7 +43,7 @@ func TestBuildBrokenPolicies(t *testing.T) {
 	b, err := os.ReadFile("testdata/policies-broken.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
 	r = fleetwright(strings.Replace(string(b), "clusterName: alone", "clusterName: alone\n  waitForKyverno: false", 1), "build", "-", "--expand")
-	g.Expect(r.out).To(And(ContainSubstring("name: compliance.broken.good"), Not(ContainSubstring("broken.bad"))))
+	g.Expect(r.out).To(And(ContainSubstring("name: compliance.default.broken.good"), Not(ContainSubstring("broken.bad"))))
 }
 
 const triedManifests = `apiVersion: apps/v1

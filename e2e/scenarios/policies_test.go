@@ -121,7 +121,7 @@ func TestPolicies(t *testing.T) {
 	}).Should(HavePrefix("True "))
 	s.Eventually(policyReady).Should(HavePrefix("True "))
 	s.Eventually(complianceReady).Should(HavePrefix("True "))
-	s.Expect(s.policies(member)()).To(ContainElements("financial-security-baseline.require-pod-security", "compliance.prod-cluster-compliance.disable-root-user"))
+	s.Expect(s.policies(member)()).To(ContainElements(s.ns+".financial-security-baseline.require-pod-security", "compliance."+s.ns+".prod-cluster-compliance.disable-root-user"))
 	s.Expect(names(s.kustomizations())).NotTo(ContainElement(ContainSubstring("elsewhere")))
 	agent := &k8sappsv1.DaemonSet{}
 	s.Expect(member.Client.Get(s.ctx, client.ObjectKey{Namespace: "security-infra", Name: "security-agent"}, agent)).To(Succeed())
@@ -202,7 +202,7 @@ func TestPolicies(t *testing.T) {
 	s.Eventually(func() string { return fmt.Sprint(get(s, &fleetv1.Fleet{}, "financial-fleet").Status.Plugins) }).
 		Should(ContainSubstring("ClusterCompliance prod-cluster-compliance, FleetSecurityPolicy financial-security-baseline need it"))
 	s.delete(&policyv1.FleetSecurityPolicy{ObjectMeta: s.named("financial-security-baseline")})
-	s.Eventually(s.policies(member)).ShouldNot(ContainElement(HavePrefix("financial-security-baseline")))
+	s.Eventually(s.policies(member)).ShouldNot(ContainElement(ContainSubstring("financial-security-baseline")))
 	s.Eventually(image).Should(Succeed())
 	s.delete(&clusterv1.ClusterCompliance{ObjectMeta: s.named("prod-cluster-compliance")})
 	s.Eventually(s.policies(member)).Should(BeEmpty())

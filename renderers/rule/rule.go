@@ -188,6 +188,9 @@ func (r *Rendered) Failed() (failed []Rule) {
 
 // Render renders rules. What is wrong with a rule is in its Err; an error is one of all of them.
 func Render(in Input) (*Rendered, error) {
+	if _, err := metav1.LabelSelectorAsSelector(in.Destination.ClusterSelector); err != nil {
+		return nil, fmt.Errorf("spec.clusterSelector: %w", err)
+	}
 	excluded, err := Excluded(in.Fleets, in.Find)
 	if err != nil {
 		return nil, err

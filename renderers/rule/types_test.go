@@ -518,7 +518,7 @@ func TestTypesRefuse(t *testing.T) {
 		{"configure-security-group", map[string]any{"denyPorts": list(65536)}, "params.denyPorts[0]"},
 		{"configure-security-group", map[string]any{"denyPorts": list("ssh")}, "params.denyPorts[0]"},
 		{"configure-security-group", map[string]any{"denyPorts": list(22), "namespaces": list("a*")}, "params.namespaces[0]"},
-		{"configure-security-group", map[string]any{"denyPorts": list(22), "namespaces": list("kube-system")}, "namespace that is left alone"},
+		{"configure-security-group", map[string]any{"denyPorts": list(22), "namespaces": list("kube-system")}, "no rule looks at the namespaces of the system"},
 		{"install-security-agent", map[string]any{"agentImage": "agent"}, "params.agentImage: agent: does not say which"},
 		{"install-security-agent", map[string]any{"agentImage": "localhost:5000/agent"}, "params.agentImage"},
 		{"install-security-agent", map[string]any{"agentImage": "agent:latest"}, "params.agentImage"},

@@ -151,7 +151,8 @@ type RuleValidation struct {
 	CEL *RuleExpressions `json:"cel,omitempty"`
 }
 
-// RuleExpressions are CEL expressions, as in a ValidatingPolicy of Kyverno or a ValidatingAdmissionPolicy.
+// RuleExpressions are CEL expressions, as in a ValidatingAdmissionPolicy: the functions that Kubernetes has there are known,
+// those that Kyverno adds are not. They are compiled before the rule is published.
 type RuleExpressions struct {
 	// Expressions that have to be true. They know object, oldObject, request, namespaceObject, and, where the kinds have Pod
 	// among them, variables.pod: the Pod, or the template of the Pods that the object creates. A rule that uses it holds for

@@ -53,8 +53,8 @@ type RuleOptions struct {
 	Suspend bool `json:"suspend,omitempty"`
 }
 
-// CompliantCondition is True while no member has an object that breaks a rule, False while one has, and Unknown while that
-// is not known of all members.
+// CompliantCondition is True if every member has the rules as they are declared, has reported about them since, and nothing
+// that breaks one; False if a member reported something that does; and Unknown, with the members' names, otherwise.
 const CompliantCondition = "Compliant"
 
 // Bounds of the lists in a RulesStatus, so that it stays below 64 KiB whatever the members report.
@@ -165,12 +165,12 @@ type Compliance struct {
 	// +optional
 	Total int `json:"total,omitempty"`
 
-	// Compliant is the number of members of which nothing that breaks a rule is known; those of which nothing is known at all
-	// are not among them.
+	// Compliant is the number of members that have the rules as they are declared, and have reported since, nothing of it bad.
 	// +optional
 	Compliant int `json:"compliant,omitempty"`
 
-	// Unknown is the number of members that have never been read.
+	// Unknown is the number of members of which it is not known whether they are compliant: they do not have the rules yet, were
+	// not read since, or do not answer.
 	// +optional
 	Unknown int `json:"unknown,omitempty"`
 
