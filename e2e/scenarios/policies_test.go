@@ -121,7 +121,7 @@ func TestPolicies(t *testing.T) {
 	}).Should(HavePrefix("True "))
 	s.Eventually(policyReady).Should(HavePrefix("True "))
 	s.Eventually(complianceReady).Should(HavePrefix("True "))
-	s.Expect(s.policies(member)()).To(ContainElements(s.ns+".financial-security-baseline.require-pod-security", "compliance."+s.ns+".prod-cluster-compliance.disable-root-user"))
+	s.Expect(s.policies(member)()).To(ContainElements(s.ns+".financial-security-baseline.require-pod-security", HavePrefix("compliance."+s.ns+".prod-cluster-compliance.")))
 	s.Expect(names(s.kustomizations())).NotTo(ContainElement(ContainSubstring("elsewhere")))
 	agent := &k8sappsv1.DaemonSet{}
 	s.Expect(member.Client.Get(s.ctx, client.ObjectKey{Namespace: "security-infra", Name: "security-agent"}, agent)).To(Succeed())
