@@ -13,15 +13,13 @@ import (
 	"github.com/spf13/cobra"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
-	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
 	templates "github.com/fleetwright/fleetwright/fleet-templates"
 	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
 	"github.com/fleetwright/fleetwright/renderers/application"
-	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/object"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
-	"github.com/fleetwright/fleetwright/renderers/rule"
+	"github.com/fleetwright/fleetwright/renderers/repository"
 )
 
 type buildOptions struct {
@@ -106,64 +104,30 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	var from composed
-	find := func(namespace, name string) (*plugin.Plugin, map[string]any) {
-		return known[name], pluginConfig(set, namespace, name) // no PluginConfig has one of the catalog
-	}
-	set.Declared, from.plugins = plugin.Compose(set.Declared, find)
-	set.Declared, from.baselines = baseline.Compose(set.Declared)
-	set.Declared, from.rules = rule.Compose(set.Declared, find)
-	if err := o.checkNames(set); err != nil {
+	rendered := renderRepository(set, known)
+	if err := o.checkNames(rendered.Declared); err != nil {
 		return err
 	}
-
-	result := application.Render(set.Declared)
-	result.Objects = slices.Concat(from.baselines.Artifacts(), from.plugins.Artifacts(), from.rules.Artifacts(), result.Objects)
-	result = o.narrow(result)
+	rendered.Result = o.narrow(rendered.Result)
 	switch {
 	case o.expand:
-		err = printExpanded(cmd.OutOrStdout(), cmd.ErrOrStderr(), result, from)
+		err = printExpanded(cmd.OutOrStdout(), cmd.ErrOrStderr(), rendered)
 	case o.dir != "":
-		err = writeDir(o.dir, result, o.complete(result))
+		err = writeDir(o.dir, rendered.Result, o.complete(rendered.Result))
 	default:
-		err = printObjects(cmd.OutOrStdout(), o.output, objects(result))
+		err = printObjects(cmd.OutOrStdout(), o.output, objects(rendered.Result))
 	}
 	if err != nil {
 		return failure{exitFailed, err}
 	}
-	return o.report(cmd, set, result, from)
+	return o.report(cmd, set, rendered)
 }
 
-// composed is what Applications were made for that nobody has written.
-type composed struct {
-	baselines *baseline.Composition
-	plugins   *plugin.Composition
-	rules     *rule.Composition
-}
-
-// files returns the published files that a Kustomization applies; nil if it applies something else.
-func (c composed) files(r application.Rendered) map[string][]byte {
-	if files := c.baselines.Files(r); files != nil {
-		return files
-	}
-	if files := c.plugins.Files(r); files != nil {
-		return files
-	}
-	return c.rules.Files(r)
-}
-
-// written returns the kind and name of what people have written to get an Application.
-func (c composed) written(namespace, app string) (kind, name string) {
-	if config := c.baselines.ConfigOf(namespace, app); config != nil {
-		return config.Kind, config.Name
-	}
-	if fleet := c.plugins.FleetOf(namespace, app); fleet != nil {
-		return fleetv1.FleetKind, fleet.Name
-	}
-	if set := c.rules.SetOf(namespace, app); set != nil {
-		return set.Kind.Kind, set.Name
-	}
-	return appsv1.ApplicationKind, app
+// renderRepository renders what was read, with the plugins that are known.
+func renderRepository(set *manifest.Set, known map[string]*plugin.Plugin) *repository.Rendered {
+	return repository.Render(set.Declared, func(namespace, name string) (*plugin.Plugin, map[string]any) {
+		return known[name], pluginConfig(set, namespace, name) // no PluginConfig has one of the catalog
+	})
 }
 
 // pluginConfig returns what a PluginConfig of the namespace gives a plugin.
@@ -210,10 +174,10 @@ func (o *buildOptions) complete(r application.Result) bool {
 }
 
 // report writes the problems, the worst first.
-func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, result application.Result, from composed) error {
+func (o *buildOptions) report(cmd *cobra.Command, set *manifest.Set, rendered *repository.Rendered) error {
 	var errs, warnings []error
-	for _, p := range group(slices.Concat(from.plugins.Problems, from.baselines.Problems, from.rules.Problems, result.Problems)) {
-		kind, name := from.written(p.Namespace, p.Application)
+	for _, p := range group(rendered.Problems) {
+		kind, name := rendered.Written(p.Namespace, p.Application)
 		err := fmt.Errorf("%s: %s %s: %s", set.Position(kind, p.Namespace, name), kind, name, describe(p))
 		if p.Warning {
 			warnings = append(warnings, err)
@@ -312,7 +276,7 @@ func (o *buildOptions) narrow(r application.Result) application.Result {
 }
 
 // checkNames refuses names that nothing has.
-func (o *buildOptions) checkNames(set *manifest.Set) error {
+func (o *buildOptions) checkNames(set application.Declared) error {
 	var members, applications []string
 	for _, c := range set.AttachedClusters {
 		members = append(members, c.Name)

@@ -21,6 +21,7 @@ import (
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/object"
+	"github.com/fleetwright/fleetwright/renderers/repository"
 )
 
 // printObjects writes objects as a stream of YAML documents, or as one List in JSON. kubectl apply takes either.
@@ -44,10 +45,10 @@ func printObjects(w io.Writer, format string, objects []*object.Object) error {
 }
 
 // printExpanded writes what the Kustomizations on rendered files put on each member.
-func printExpanded(w, warn io.Writer, result application.Result, from composed) error {
+func printExpanded(w, warn io.Writer, rendered *repository.Rendered) error {
 	left := map[string]int{}
-	for _, r := range result.Objects {
-		files := from.files(r)
+	for _, r := range rendered.Objects {
+		files := rendered.Files(r)
 		if isSource(r) {
 			continue
 		}
