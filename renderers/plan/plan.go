@@ -92,6 +92,8 @@ const (
 	Delete Action = "delete"
 	// Orphan ends an object on the hub; what it has put on the member stays there.
 	Orphan Action = "orphan"
+	// Recreate deletes an object on a member and creates it anew.
+	Recreate Action = "recreate"
 	// Hold leaves an object as it is: in the new state it cannot be rendered, and unknown is not gone.
 	Hold Action = "hold"
 )
@@ -123,8 +125,10 @@ type Change struct {
 	Objects []ObjectChange `json:"objects,omitempty"`
 	// Unknown says why what ends up on the members is not known.
 	Unknown string `json:"unknown,omitempty"`
-	// Reason of Hold.
+	// Reason of Hold, and of Orphan where that is not the deletionPolicy.
 	Reason string `json:"reason,omitempty"`
+
+	release string // the Helm release that it is, on its member
 }
 
 // ObjectChange is what happens to an object on a member.
@@ -136,10 +140,13 @@ type ObjectChange struct {
 	Action     Action `json:"action"`
 	// Fields that change; of a new or deleted object, none.
 	Fields []Field `json:"fields,omitempty"`
-	// Recreate names the fields that cannot be changed of an object that is there.
-	Recreate []string `json:"recreate,omitempty"`
+	// Immutable names the fields that the API server does not change of an object that is there: it is created anew where the
+	// action is recreate, and otherwise the update fails.
+	Immutable []string `json:"immutable,omitempty"`
 	// MovedFrom is the policy that had the object: it is handed over, and not deleted.
 	MovedFrom string `json:"movedFrom,omitempty"`
+
+	object *unstructured.Unstructured // as it is to be, or was
 }
 
 // Field is a value that changes. One that is not there is nil.
