@@ -108,9 +108,18 @@ func (s *side) content(x *application.Rendered) string {
 	}
 	text := "unknown"
 	for source := s.source(x); source != nil; source = s.source(source) {
-		text += " " + source.Ref().String() + " " + source.Digest()
+		text += " " + source.Ref().String() + " " + fetched(source)
 	}
 	return text
+}
+
+// fetched identifies what a source fetches: of how often it does, nothing depends.
+func fetched(source *application.Rendered) string {
+	spec := jsonTree(source.Spec)
+	for _, field := range []string{"interval", "timeout", "suspend"} {
+		delete(spec, field)
+	}
+	return sum(spec)
 }
 
 // source returns the source that is rendered for an object; nil if it is somebody else's, or there is none.
@@ -149,6 +158,14 @@ func compareID(a, b id) int {
 	return cmp.Or(cmp.Compare(a.namespace, b.namespace), cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name))
 }
 
+// unread says why what an object was made of could not be read in the new state.
+func (c *comparison) unread(from *application.Rendered) string {
+	if c.to.Unread == nil {
+		return ""
+	}
+	return c.to.Unread(c.owner(from))
+}
+
 // pair is what the change of a child depends on.
 type pair struct {
 	namespace, application, policy, kind string
@@ -166,7 +183,7 @@ func (c *comparison) child(from, to *application.Rendered) {
 		return
 	}
 	if from != nil && to == nil {
-		if reason := c.held.reason(from); reason != "" {
+		if reason := cmp.Or(c.held.reason(from), c.unread(from)); reason != "" {
 			c.add(&Change{Action: Hold, Reason: reason}, from)
 			return
 		}
@@ -331,7 +348,7 @@ func (c *comparison) hub() {
 		case from == nil:
 			change.Action = Create
 		case to == nil:
-			if len(c.held.problems[[2]string{from.Metadata.Namespace, from.Application}]) > 0 || c.held.owners[c.owner(from)] != "" {
+			if len(c.held.problems[[2]string{from.Metadata.Namespace, from.Application}]) > 0 || c.held.owners[c.owner(from)] != "" || c.unread(from) != "" {
 				continue
 			}
 			change.Action = Delete

@@ -19,6 +19,8 @@ type Side struct {
 	Name string
 	// Contents are what ends up on members; nil if that is not looked at.
 	Contents Contents
+	// Unread says why something that the other state has could not be read in this one; empty if it is gone. It may be nil.
+	Unread func(Ref) string
 }
 
 // Contents is what Kustomizations and HelmReleases put on members.
