@@ -4,13 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
+	"github.com/fleetwright/fleetwright/cmd/fleetwright/contents"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
 	"github.com/fleetwright/fleetwright/renderers/plan"
 )
@@ -20,6 +23,9 @@ type diffOptions struct {
 	from, to  string
 	mergeBase bool
 	plugins   []string
+	folders   map[string]string
+	self      []string
+	charts    []string
 	outputs   []string
 	color     string
 	exitCode  bool
@@ -68,6 +74,9 @@ new state could not be read or rendered; the rest was compared.`,
 	f.StringVar(&o.color, "color", "auto", "auto, always or never")
 	f.BoolVar(&o.exitCode, "exit-code", false, "exit with 1 if there are changes")
 	f.StringSliceVar(&o.plugins, "plugin", nil, "folder with a plugin that fleets use in spec.plugins (may be repeated)")
+	f.StringToStringVar(&o.folders, "source", nil, "NAME=PATH: a checkout of what a source fetches, by its name, namespace/name or URL (may be repeated)")
+	f.StringArrayVar(&o.self, "self", nil, "URL of the repository that is compared, beside those of its Git remotes (may be repeated)")
+	f.StringArrayVar(&o.charts, "charts", nil, "folder with Helm charts, NAME-VERSION.tgz or unpacked (may be repeated)")
 	f.StringVar(&o.source.Members, "members", "", "file with the AttachedClusters and Clusters of the hub, as kubectl get -o yaml prints them")
 	f.StringVarP(&o.source.Namespace, "namespace", "n", "default", "namespace of the objects that have none")
 	completion(cmd, "output", cobra.FixedCompletions([]string{"text", "markdown", "json"}, cobra.ShellCompDirectiveDefault))
@@ -93,12 +102,15 @@ func (o *diffOptions) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	defer old.contents.Close()
 	is, problems, err := o.read(to)
 	if err != nil {
 		return err
 	}
+	defer is.contents.Close()
 	is.unread(old, problems)
 	p := plan.Compare(old.Side, is.Side)
+	is.addNotes(p)
 	for _, output := range o.outputs {
 		format, file, toFile := strings.Cut(output, "=")
 		if err := o.write(cmd, planWriters[format], p, file, toFile); err != nil {
@@ -157,6 +169,7 @@ func (o *diffOptions) states(cmd *cobra.Command, args []string) (from, to state,
 	if err != nil {
 		return from, to, cleanup, err
 	}
+	o.self = append(o.self, g.remotes()...)
 	temporary, err := os.MkdirTemp("", "fleetwright-diff-")
 	if err != nil {
 		return from, to, cleanup, err
@@ -199,8 +212,9 @@ func (o *diffOptions) states(cmd *cobra.Command, args []string) (from, to state,
 // readState is a state that was read and rendered.
 type readState struct {
 	plan.Side
-	set  *manifest.Set
-	root string
+	set      *manifest.Set
+	contents *contents.Contents
+	root     string
 }
 
 // read reads and renders a state. Problems are what of it could not be read; the rest is there.
@@ -213,7 +227,45 @@ func (o *diffOptions) read(s state) (out *readState, problems, err error) {
 		return nil, nil, err
 	}
 	out = &readState{Side: plan.Side{Rendered: renderRepository(set, known), Name: s.name}, set: set, root: s.root}
+	documents, _ := manifest.Load(s.paths, nil) // what of it cannot be read is in the problems
+	var declared []*unstructured.Unstructured
+	for _, d := range documents {
+		declared = append(declared, &unstructured.Unstructured{Object: d.Object})
+	}
+	out.contents, err = contents.New(contents.Options{Rendered: out.Rendered, Declared: declared, Root: s.root, Self: o.isSelf, Folders: o.folders, Charts: o.charts})
+	if err != nil {
+		return nil, nil, err
+	}
+	out.Contents = out.contents
 	return out, relativeTo(s.root, problems), nil
+}
+
+// isSelf says whether a URL is that of the repository, however it is written.
+func (o *diffOptions) isSelf(url string) bool {
+	return slices.ContainsFunc(o.self, func(self string) bool { return sameRepository(self, url) })
+}
+
+// sameRepository compares URLs of Git repositories: git@host:path is ssh://git@host/path, and nobody writes .git always.
+func sameRepository(a, b string) bool {
+	bare := func(url string) string {
+		_, rest, ok := strings.Cut(url, "://")
+		if !ok {
+			rest = strings.Replace(url, ":", "/", 1)
+		}
+		if _, after, ok := strings.Cut(rest, "@"); ok {
+			rest = after
+		}
+		return strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(rest, "/"), ".git"))
+	}
+	return bare(a) == bare(b)
+}
+
+// addNotes adds what was left out when what ends up on members was made.
+func (s *readState) addNotes(p *plan.Plan) {
+	notes := s.contents.Notes()
+	for _, message := range slices.Sorted(maps.Keys(notes)) {
+		p.Unknown = append(p.Unknown, plan.Unknown{Message: message, Children: notes[message]})
+	}
 }
 
 // relativeTo takes the folder of a checkout, which nobody knows, out of errors.

@@ -71,6 +71,21 @@ func (g *git) mergeBase(a, b string) (string, error) {
 	return strings.TrimSpace(string(out)), nil
 }
 
+// remotes returns the URLs that the repository is fetched from; none if there are none.
+func (g *git) remotes() []string {
+	out, err := g.run("config", "--get-regexp", `^remote\..*\.url$`)
+	if err != nil {
+		return nil
+	}
+	var urls []string
+	for line := range strings.Lines(string(out)) {
+		if _, url, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			urls = append(urls, url)
+		}
+	}
+	return urls
+}
+
 // inside returns paths as they are in the repository.
 func (g *git) inside(paths []string) (out []string, err error) {
 	root, err := filepath.EvalSymlinks(g.root)

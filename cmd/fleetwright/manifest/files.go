@@ -133,7 +133,7 @@ func kustomization(folder string) string {
 
 // build runs kustomize as Flux does, but that nothing is loaded from elsewhere. Its output has lost the lines.
 func build(folder, file string) ([]Document, error) {
-	defer offline()()
+	defer Offline()()
 	at := Position{File: file}
 	resources, err := krusty.MakeKustomizer(&krusty.Options{
 		LoadRestrictions: types.LoadRestrictionsNone,
@@ -166,9 +166,9 @@ func (regularFiles) ReadFile(path string) ([]byte, error) { return readRegular(p
 
 var errRemote = errors.New("nothing is loaded from elsewhere: copy what the kustomization refers to into the repository")
 
-// offline keeps kustomize, which has no such option, from fetching anything: it uses http.DefaultTransport and the git
+// Offline keeps kustomize, which has no such option, from fetching anything: it uses http.DefaultTransport and the git
 // on PATH. What it returns undoes it.
-func offline() (restore func()) {
+func Offline() (restore func()) {
 	transport, path := http.DefaultTransport, os.Getenv("PATH")
 	http.DefaultTransport = refuse{}
 	os.Setenv("PATH", "")
