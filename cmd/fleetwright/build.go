@@ -59,7 +59,7 @@ wrong; nothing is printed.`,
   fleetwright build . --member edge-7 --expand
 
   # Members that are on the hub and not in Git
-  kubectl get attachedclusters,clusters -A -o yaml > members.yaml
+  fleetwright inventory export -A > members.yaml
   fleetwright build . --members members.yaml`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.source.Paths, o.source.Stdin = args, cmd.InOrStdin()
@@ -75,7 +75,7 @@ wrong; nothing is printed.`,
 	f.StringSliceVar(&o.members, "member", nil, "only what is for this member (may be repeated)")
 	f.StringSliceVar(&o.applications, "application", nil, "only what this Application renders to (may be repeated)")
 	f.StringSliceVar(&o.plugins, "plugin", nil, "folder with a plugin that fleets use in spec.plugins (may be repeated)")
-	f.StringVar(&o.source.Members, "members", "", "file, or -, with the AttachedClusters and Clusters of the hub, as kubectl get -o yaml prints them")
+	f.StringVar(&o.source.Members, "members", "", "file, or -, with the AttachedClusters and Clusters of the hub, as inventory export or kubectl get -o yaml print them")
 	f.StringVarP(&o.source.Namespace, "namespace", "n", "default", "namespace of the objects that have none")
 	f.BoolVar(&o.strict, "strict", false, "fail on warnings")
 	f.BoolVar(&o.expand, "expand", false, "print what ends up on the members instead: the published files after kustomize. What is not rendered here, as Git sources and charts, is named and left out")

@@ -258,7 +258,7 @@ func TestBuildMembers(t *testing.T) {
 		r := fleetwright(in, "build", "-", "--members", file)
 		g.Expect(r.code).To(Equal(exitUsage))
 		g.Expect(r.out).To(BeEmpty())
-		g.Expect(r.err).To(Equal("error: --members " + file + ": no AttachedCluster or Cluster is in it: write it with kubectl get attachedclusters,clusters -A -o yaml\n"))
+		g.Expect(r.err).To(Equal("error: --members " + file + ": no AttachedCluster or Cluster is in it: write it with fleetwright inventory export -A\n"))
 	}
 }
 

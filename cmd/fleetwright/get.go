@@ -15,6 +15,7 @@ import (
 
 	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	apimeta "k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -146,10 +147,17 @@ func age(o *unstructured.Unstructured, now time.Time) string {
 	return duration.HumanDuration(now.Sub(o.GetCreationTimestamp().Time))
 }
 
-// hub is the cluster that get asks.
+// hub is the cluster that get and inventory ask.
 type hub struct {
 	kubeconfig, context, namespace string
 	allNamespaces                  bool
+}
+
+func (h *hub) flags(f *pflag.FlagSet) {
+	f.StringVar(&h.kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
+	f.StringVar(&h.context, "context", "", "context of the kubeconfig; else its current one")
+	f.StringVarP(&h.namespace, "namespace", "n", "", "namespace; else that of the context")
+	f.BoolVarP(&h.allNamespaces, "all-namespaces", "A", false, "all namespaces")
 }
 
 func newGet() *cobra.Command {
@@ -181,10 +189,7 @@ func newGet() *cobra.Command {
 		},
 	}
 	f := cmd.PersistentFlags()
-	f.StringVar(&h.kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
-	f.StringVar(&h.context, "context", "", "context of the kubeconfig; else its current one")
-	f.StringVarP(&h.namespace, "namespace", "n", "", "namespace; else that of the context")
-	f.BoolVarP(&h.allNamespaces, "all-namespaces", "A", false, "all namespaces")
+	h.flags(f)
 	f.StringVarP(&output, "output", "o", "", "format: wide, json, yaml or name")
 	formats := []string{"wide", "json", "yaml", "name"}
 	completion(cmd, "output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))

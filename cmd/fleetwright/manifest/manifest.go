@@ -58,7 +58,7 @@ func (s Source) Read() (*Set, error) {
 	live := &Set{admissions: set.admissions, positions: map[id]Position{}}
 	liveErr := live.read([]string{s.Members}, s, true)
 	if liveErr == nil && len(live.AttachedClusters)+len(live.Clusters) == 0 {
-		liveErr = fmt.Errorf("--members %s: no AttachedCluster or Cluster is in it: write it with kubectl get attachedclusters,clusters -A -o yaml", s.Members)
+		liveErr = fmt.Errorf("--members %s: no AttachedCluster or Cluster is in it: write it with fleetwright inventory export -A", s.Members)
 	}
 	set.join(live)
 	return set, errors.Join(err, liveErr)

@@ -119,8 +119,8 @@ type refusal struct{ path, message string }
 // admit does to an object what the API server does to one that kubectl creates: unknown fields are refused, defaults
 // filled in, schema and rules checked.
 //
-// A live object, which another version of the CRD may have admitted, is not refused for fields that are not known, and
-// keeps its status.
+// A live object, which another version of the CRD may have admitted, is not refused for fields that are not known, or by
+// rules, and keeps its status.
 func (a *admission) admit(object map[string]any, live bool) (refusals []refusal) {
 	meta, _, unknown, err := objectmeta.GetObjectMetaWithOptions(object, objectmeta.ObjectMetaOptions{ReturnUnknownFieldPaths: true})
 	if err != nil {
@@ -147,8 +147,8 @@ func (a *admission) admit(object map[string]any, live bool) (refusals []refusal)
 	errs = append(errs, schemavalidation.ValidateCustomResource(nil, object, a.openAPI)...)
 	errs = append(errs, objectmeta.Validate(nil, object, a.structural, false)...)
 	errs = append(errs, listtype.ValidateListSetsAndMaps(nil, a.structural, object)...)
-	// The rules are for what the schema has let pass.
-	if len(errs) == 0 {
+	// The rules are for what the schema has let pass, and not for what the hub has let pass: of that, an inventory has only a part.
+	if len(errs) == 0 && !live {
 		errs, _ = a.rules.Validate(context.Background(), nil, a.structural, object, nil, celconfig.RuntimeCELCostBudget)
 	}
 	if live && hasStatus {
