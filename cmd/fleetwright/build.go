@@ -31,6 +31,7 @@ type buildOptions struct {
 	plugins      []string
 	strict       bool
 	expand       bool
+	check        bool
 }
 
 func newBuild() *cobra.Command {
@@ -78,6 +79,7 @@ wrong; nothing is printed.`,
 	f.StringVar(&o.source.Members, "members", "", "file, or -, with the AttachedClusters and Clusters of the hub, as inventory export or kubectl get -o yaml print them")
 	f.StringVarP(&o.source.Namespace, "namespace", "n", "default", "namespace of the objects that have none")
 	f.BoolVar(&o.strict, "strict", false, "fail on warnings")
+	f.BoolVar(&o.check, "check", false, "warn of what members cannot take of the published files: API versions that their Kubernetes does not serve, CRDs that come from two")
 	f.BoolVar(&o.expand, "expand", false, "print what ends up on the members instead: the published files after kustomize. What is not rendered here, as Git sources and charts, is named and left out")
 	completion(cmd, "output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	completion(cmd, "member", completeFromPaths(&o.source, "AttachedCluster", "Cluster"))
@@ -116,6 +118,9 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 		err = writeDir(o.dir, rendered.Result, o.complete(rendered.Result))
 	default:
 		err = printObjects(cmd.OutOrStdout(), o.output, objects(rendered.Result))
+	}
+	if err == nil && o.check {
+		err = check(rendered)
 	}
 	if err != nil {
 		return failure{exitFailed, err}
