@@ -129,8 +129,8 @@ func byMinor(members []Member) map[int][]Member {
 	return out
 }
 
-// supported looks at the range of the chart as the Helm in Flux does: what a distribution appends, -gke.100 say, does not
-// count.
+// supported looks at the range of the chart as Helm does when it installs: a suffix, -gke.100 say, makes a pre-release of a
+// version, which only a range with one, >=1.25.0-0, includes.
 func (f findings) supported(d *Delivery) {
 	if d.Kubernetes == "" {
 		return
@@ -140,14 +140,16 @@ func (f findings) supported(d *Delivery) {
 		f.add(d, UnsupportedReason, fmt.Sprintf("chart %s: its kubeVersion, %q, is no range of versions, and Helm refuses it: choose another version of the chart", d.Chart, d.Kubernetes), d.Members)
 		return
 	}
-	var members []Member
 	for _, m := range d.Members {
-		if v, err := version.ParseGeneric(m.Kubernetes); err == nil && !supported.Check(semver.New(uint64(v.Major()), uint64(v.Minor()), uint64(v.Patch()), "", "")) {
-			members = append(members, m)
+		v, err := semver.NewVersion(m.Kubernetes)
+		if err != nil || supported.Check(v) {
+			continue
 		}
-	}
-	if len(members) > 0 {
-		f.add(d, UnsupportedReason, fmt.Sprintf("chart %s supports Kubernetes %s (here %s): upgrade, or choose another version of the chart", d.Chart, d.Kubernetes, versions), members)
+		text := fmt.Sprintf("chart %s supports Kubernetes %s (here %s): upgrade, or choose another version of the chart", d.Chart, d.Kubernetes, versions)
+		if supported.Check(semver.New(v.Major(), v.Minor(), v.Patch(), "", "")) {
+			text = fmt.Sprintf("chart %s supports Kubernetes %s, which Helm takes to be without versions that have a suffix (here %s): choose a version of the chart whose range has one, >=1.25.0-0 say", d.Chart, d.Kubernetes, versions)
+		}
+		f.add(d, UnsupportedReason, text, []Member{m})
 	}
 }
 
