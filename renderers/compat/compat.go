@@ -210,7 +210,7 @@ func (f findings) owned(deliveries []Delivery) {
 					continue
 				}
 				other := &deliveries[j]
-				if i == j || other.Application == d.Application && other.Policy == d.Policy {
+				if other.Application == d.Application && other.Policy == d.Policy {
 					continue
 				}
 				f.add(d, OwnedTwiceReason, fmt.Sprintf("CustomResourceDefinition %s comes from %s, policy %s, too: they overwrite each other's, and when one leaves it is deleted with all that was made of it: leave it out of one, for a chart with crds: Skip",

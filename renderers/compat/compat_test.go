@@ -2,6 +2,7 @@ package compat
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -77,6 +78,7 @@ func TestServed(t *testing.T) {
 		{"policy/v1beta1", "PodDisruptionBudget", "v1.23.9", "", false},
 		{"policy/v1beta1", "PodDisruptionBudget", "v1.24.9-gke.1", "is not served from Kubernetes 1.25 on, the next version (here v1.24.9-gke.1): before the upgrade, write policy/v1", true},
 		{"policy/v1beta1", "PodDisruptionBudget", "v1.25.0", "is not served since Kubernetes 1.25 (here v1.25.0): write policy/v1", false},
+		{"policy/v1", "PodDisruptionBudget", "v1.21.0", "", false},
 		{"policy/v1", "PodDisruptionBudget", "v1.20.4", "is served from Kubernetes 1.21 on (here v1.20.4): upgrade, or write policy/v1beta1 for these members", false},
 		{"batch/v1beta1", "CronJob", "v1.36.4", "is not served since Kubernetes 1.25 (here v1.36.4): write batch/v1", false},
 		{"extensions/v1beta1", "Ingress", "v1.36.4", "is not served since Kubernetes 1.22 (here v1.36.4): write networking.k8s.io/v1", false},
@@ -129,6 +131,13 @@ func TestOneFindingForMany(t *testing.T) {
 	g.Expect(got[1].Members).To(HaveLen(250))
 	g.Expect(got[2].Message).To(Equal("chart web supports Kubernetes >=1.24.1-0 <1.26 (here v1.23.0, v1.26.1): upgrade, or choose another version of the chart"))
 	g.Expect(got[2].Members).To(HaveLen(300))
+}
+
+func TestCompareVersions(t *testing.T) {
+	g := NewWithT(t)
+	versions := []string{"v1.25.0", "v1.9.1", "v1.25.0-gke.2", "v1.9.10"}
+	slices.SortFunc(versions, compareVersions)
+	g.Expect(versions).To(Equal([]string{"v1.9.1", "v1.9.10", "v1.25.0", "v1.25.0-gke.2"}))
 }
 
 func TestOwnedTwice(t *testing.T) {
