@@ -108,7 +108,8 @@ func (o *diffOptions) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	defer is.contents.Close()
-	is.unread(old, problems)
+	warnings := relativeTo(is.root, errors.Join(is.set.Warnings...))
+	is.unread(old, errors.Join(problems, warnings)) // a kind that nobody knows is a warning, and may be a slip of the pen
 	p := plan.Compare(old.Side, is.Side)
 	is.addNotes(p)
 	for _, output := range o.outputs {
@@ -118,6 +119,7 @@ func (o *diffOptions) run(cmd *cobra.Command, args []string) error {
 		}
 	}
 	report(cmd.ErrOrStderr(), "error", problems)
+	report(cmd.ErrOrStderr(), "warning", warnings)
 	switch {
 	case problems != nil || slices.ContainsFunc(p.Problems, func(p plan.Problem) bool { return !p.Warning }):
 		return failure{code: exitIncomplete}

@@ -87,12 +87,21 @@ func summary(p *plan.Plan) string {
 	if len(p.Changes) == 0 {
 		return fmt.Sprintf("nothing changes on %s", count(p.Members.Total, "member"))
 	}
+	held := 0
+	for _, c := range p.Changes {
+		if c.Action == plan.Hold {
+			held++
+		}
+	}
 	text := fmt.Sprintf("%d of %s change", p.Members.Changed, count(p.Members.Total, "member"))
 	if n := len(p.Members.Joining); n > 0 {
 		text += fmt.Sprintf(", %d of them new: %s", n, some(memberNames(p.Members.Joining), 5))
 	}
 	if n := len(p.Members.Leaving); n > 0 {
 		text += fmt.Sprintf(", %d leaving: %s", n, some(memberNames(p.Members.Leaving), 5))
+	}
+	if held > 0 {
+		text += fmt.Sprintf("; %s cannot be rendered, and what is there stays", count(held, "thing"))
 	}
 	return text
 }

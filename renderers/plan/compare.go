@@ -301,6 +301,11 @@ func (c *comparison) compare(from, to *application.Rendered, p pair) *Change {
 		change.Unknown = errB.Error()
 	default:
 		change.Objects = compareObjects(a, b, from, to)
+		for i := range change.Objects {
+			if change.Action == Orphan {
+				change.Objects[i].Action = Orphan
+			}
+		}
 	}
 	if change.Action == Update && len(change.Fields) == 0 && len(change.Objects) == 0 && change.Unknown == "" {
 		change.Action = ""

@@ -9,7 +9,9 @@ import (
 	"github.com/Masterminds/semver/v3"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/member"
 	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
@@ -41,7 +43,7 @@ func (c *comparison) dangersOf(change *Change) {
 	danger := func(kind DangerKind, format string, args ...any) {
 		c.Dangers = append(c.Dangers, Danger{Kind: kind, Owner: &change.Owner, Members: change.Members, Message: fmt.Sprintf(format, args...)})
 	}
-	if change.Action == Delete && change.Unknown != "" {
+	if change.Action == Delete && change.Unknown != "" && !c.allLeave(change.Members) {
 		danger(Deletes, "the %s of policy %s ends, and all that it has put on a member: %s", change.Kind, change.Policy, change.Unknown)
 	}
 	var deleted, data, secrets []ObjectChange
@@ -66,7 +68,7 @@ func (c *comparison) dangersOf(change *Change) {
 	if len(data) > 0 {
 		danger(DeletesData, "deletes %s", names(data, 5))
 	}
-	if len(deleted) > 0 {
+	if len(deleted) > 0 && !c.allLeave(change.Members) { // what a member that leaves loses is said of it
 		danger(Deletes, "deletes %s", names(deleted, 5))
 	}
 	if len(secrets) > 0 {
@@ -80,6 +82,13 @@ func (c *comparison) dangersOf(change *Change) {
 			c.Dangers[len(c.Dangers)-1].Members = c.users(change)
 		}
 	}
+}
+
+// allLeave says whether some members all leave.
+func (c *comparison) allLeave(members []string) bool {
+	return len(members) > 0 && !slices.ContainsFunc(members, func(name string) bool {
+		return !slices.ContainsFunc(c.Members.Leaving, func(m Member) bool { return m.Name == name })
+	})
 }
 
 func holdsData(o *ObjectChange) bool {
@@ -186,9 +195,23 @@ func (c *comparison) selections() {
 			add(SelectsNothing, p, "policy %s went to %d members and now goes to none: what they have stays", p.policy, n)
 		}
 	}
+	// One selector of a fleet is one danger, whatever goes to the fleet.
+	fleets := map[[2]string]bool{}
+	was := fleetMembers(c.from)
+	for fleet, n := range fleetMembers(c.to) {
+		if all := clusters(c.to, fleet[0]); n == all && n > 2 && was[fleet] > 0 && was[fleet] < n && was[fleet] < clusters(c.from, fleet[0]) {
+			fleets[fleet] = true
+			owners = append(owners, Danger{Kind: SelectsEverything, Owner: &Ref{fleet[0], fleetv1.FleetKind, fleet[1]},
+				Message: fmt.Sprintf("it had %d members and now has all %d clusters of the namespace", was[fleet], n)})
+		}
+	}
+	inFleet := map[policy]string{}
+	for _, x := range c.to.objects {
+		inFleet[policy{x.Metadata.Namespace, x.Application, x.Policy}] = x.Metadata.Labels[fleetv1.FleetLabel]
+	}
 	for p, n := range to {
 		all := clusters(c.to, p.namespace)
-		if n == all && n > 2 && from[p] > 0 && from[p] < n && from[p] < clusters(c.from, p.namespace) {
+		if n == all && n > 2 && from[p] > 0 && from[p] < n && from[p] < clusters(c.from, p.namespace) && !fleets[[2]string{p.namespace, inFleet[p]}] {
 			add(SelectsEverything, p, "policy %s went to %d members and now goes to all %d clusters of the namespace", p.policy, from[p], n)
 		}
 	}
@@ -203,4 +226,24 @@ func (c *comparison) nothing(namespace, app, policy string) bool {
 	return slices.ContainsFunc(c.held.problems[[2]string{namespace, app}], func(p application.Problem) bool {
 		return p.Reason == application.NoMembersReason && p.Policy == policy
 	})
+}
+
+// fleetMembers counts the members of the fleets of a state.
+func fleetMembers(s *side) map[[2]string]int {
+	out := map[[2]string]int{}
+	for _, x := range s.objects {
+		if fleet := x.Metadata.Labels[fleetv1.FleetLabel]; fleet != "" {
+			out[[2]string{x.Metadata.Namespace, fleet}] = 0
+		}
+	}
+	for fleet := range out {
+		members := map[member.Key]bool{}
+		for _, x := range s.objects {
+			if x.Metadata.Namespace == fleet[0] && x.Metadata.Labels[fleetv1.FleetLabel] == fleet[1] {
+				members[x.Member] = true
+			}
+		}
+		out[fleet] = len(members)
+	}
+	return out
 }

@@ -182,7 +182,7 @@ func (c *Contents) kubeVersion(x *application.Rendered) string {
 // folder returns the folder of the source of a Kustomization.
 func (c *Contents) folder(x *application.Rendered, spec *kustomizev1.KustomizationSpec) (string, error) {
 	if files := c.Rendered.Files(*x); files != nil {
-		folder := filepath.Join(c.temporary, strings.ReplaceAll(baseline.Revision(files), ":", "-"))
+		folder := filepath.Join(c.temporary, sum(baseline.Revision(files)))
 		if _, err := os.Stat(folder); err == nil {
 			return folder, nil
 		}
