@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	"github.com/fleetwright/fleetwright/cmd/fleetwright/contents"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
 	templates "github.com/fleetwright/fleetwright/fleet-templates"
 	catalog "github.com/fleetwright/fleetwright/plugins-catalog"
@@ -29,6 +30,7 @@ type buildOptions struct {
 	members      []string
 	applications []string
 	plugins      []string
+	atHand       atHand
 	strict       bool
 	expand       bool
 	check        bool
@@ -81,6 +83,7 @@ wrong; nothing is printed.`,
 	f.BoolVar(&o.strict, "strict", false, "fail on warnings")
 	f.BoolVar(&o.check, "check", false, "warn of what members cannot take of the published files: API versions that their Kubernetes does not serve, CRDs that come from two")
 	f.BoolVar(&o.expand, "expand", false, "print what ends up on the members instead: the published files after kustomize. What is not rendered here, as Git sources and charts, is named and left out")
+	o.atHand.flags(f)
 	completion(cmd, "output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	completion(cmd, "member", completeFromPaths(&o.source, "AttachedCluster", "Cluster"))
 	completion(cmd, "application", completeFromPaths(&o.source, "Application"))
@@ -111,16 +114,24 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 		return err
 	}
 	rendered.Result = o.narrow(rendered.Result)
+	var made *contents.Contents
+	if o.expand || o.check {
+		root := o.atHand.root(cmd.Context(), o.source.Paths[0])
+		if made, err = o.atHand.contents(rendered, o.source.Paths, root); err != nil {
+			return err
+		}
+		defer made.Close()
+	}
 	switch {
 	case o.expand:
-		err = printExpanded(cmd.OutOrStdout(), cmd.ErrOrStderr(), rendered)
+		err = printExpanded(cmd.OutOrStdout(), cmd.ErrOrStderr(), rendered, made)
 	case o.dir != "":
 		err = writeDir(o.dir, rendered.Result, o.complete(rendered.Result))
 	default:
 		err = printObjects(cmd.OutOrStdout(), o.output, objects(rendered.Result))
 	}
-	if err == nil && o.check {
-		err = check(rendered)
+	if o.check {
+		check(rendered, made)
 	}
 	if err != nil {
 		return failure{exitFailed, err}

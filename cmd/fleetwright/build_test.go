@@ -67,7 +67,7 @@ func TestBuildClusterConfigs(t *testing.T) {
 	g := NewWithT(t)
 	r := fleetwright("", "build", "testdata/shop", "--expand")
 	g.Expect(r.out).To(BeEmpty())
-	g.Expect(r.err).To(ContainSubstring("whose source is not rendered here"))
+	g.Expect(r.err).To(ContainSubstring("GitRepository shop/base (https://git.example.org/base) is not at hand"))
 	g.Expect(fleetwright("", "build", "testdata/shop", "--expand", "-o", "json").code).To(Equal(exitUsage))
 }
 

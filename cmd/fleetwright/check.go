@@ -1,100 +1,74 @@
 package main
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
+	"slices"
 
-	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	"github.com/fleetwright/fleetwright/cmd/fleetwright/contents"
 	"github.com/fleetwright/fleetwright/renderers/application"
-	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/compat"
 	"github.com/fleetwright/fleetwright/renderers/member"
 	"github.com/fleetwright/fleetwright/renderers/repository"
 )
 
-// check adds to the problems what members cannot take of the published files.
-func check(rendered *repository.Rendered) error {
-	deliveries, err := deliveries(rendered)
-	if err != nil {
-		return err
-	}
-	for _, f := range compat.Check(deliveries) {
+// check adds to the problems what members cannot take of what is delivered to them, as far as that is at hand.
+func check(rendered *repository.Rendered, c *contents.Contents) {
+	for _, f := range compat.Check(deliveries(rendered, c)) {
 		for _, name := range f.Members {
 			rendered.Problems = append(rendered.Problems, application.Problem{
 				Namespace: f.Namespace, Application: f.Application, Policy: f.Policy, Member: name, Reason: f.Reason, Message: f.Message, Warning: true,
 			})
 		}
 	}
-	return nil
 }
 
-// deliveries returns what the Kustomizations on published files put on members; those that get the same together, as each
-// is a run of kustomize.
-func deliveries(rendered *repository.Rendered) ([]compat.Delivery, error) {
-	type id struct {
-		namespace string
-		member.Key
+// deliveries returns what children put on members; those that put the same together.
+func deliveries(rendered *repository.Rendered, c *contents.Contents) []compat.Delivery {
+	kubernetes := versions(rendered.Declared)
+	type alike struct {
+		namespace, application, policy, kubernetes string
+		first                                      *unstructured.Unstructured // of what is shared by all that are the same
 	}
-	kubernetes := map[id]string{}
-	for _, c := range rendered.Declared.AttachedClusters {
-		kubernetes[id{c.Namespace, member.Key{Kind: clusterv1.AttachedClusterKind, Name: c.Name}}] = c.Status.KubernetesVersion
-	}
-	for _, c := range rendered.Declared.Clusters {
-		kubernetes[id{c.Namespace, member.Key{Kind: clusterv1.ClusterKind, Name: c.Name}}] = c.Status.KubernetesVersion
-	}
-
-	type alike struct{ namespace, application, policy, path, patches string }
 	var out []compat.Delivery
 	places := map[alike]int{}
-	for _, r := range rendered.Objects {
-		spec, ok := r.Spec.(*kustomizev1.KustomizationSpec)
-		files := rendered.Files(r)
-		if !ok || files == nil {
+	for i := range rendered.Objects {
+		x := &rendered.Objects[i]
+		if isSource(*x) {
 			continue
 		}
-		patches, err := json.Marshal(spec.Patches)
-		if err != nil {
-			return nil, err
+		outline := c.Outline(x)
+		key := alike{namespace: x.Metadata.Namespace, application: x.Application, policy: x.Policy, kubernetes: outline.Kubernetes}
+		if len(outline.Objects) > 0 {
+			key.first = outline.Objects[0]
 		}
-		key := alike{r.Metadata.Namespace, r.Application, r.Policy, spec.Path, string(patches)}
-		i, ok := places[key]
+		at, ok := places[key]
 		if !ok {
-			b, err := baseline.Expand(files, spec.Patches, spec.Path)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.Ref(), err)
-			}
-			objects, err := decodeAll(b)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.Ref(), err)
-			}
-			kind, name := rendered.Written(r.Metadata.Namespace, r.Application)
-			i, places[key] = len(out), len(out)
-			out = append(out, compat.Delivery{Namespace: r.Metadata.Namespace, Application: r.Application, Policy: r.Policy, Owner: kind + " " + name, Objects: objects})
+			kind, name := rendered.Written(x.Metadata.Namespace, x.Application)
+			at, places[key] = len(out), len(out)
+			out = append(out, compat.Delivery{Namespace: x.Metadata.Namespace, Application: x.Application, Policy: x.Policy, Owner: kind + " " + name,
+				Chart: outline.Chart, Kubernetes: outline.Kubernetes, Objects: slices.Clone(outline.Objects)})
 		}
-		out[i].Members = append(out[i].Members, compat.Member{Key: r.Member, Kubernetes: kubernetes[id{r.Metadata.Namespace, r.Member}]})
+		out[at].Members = append(out[at].Members, compat.Member{Key: x.Member, Kubernetes: kubernetes[memberIn{x.Metadata.Namespace, x.Member}]})
 	}
-	return out, nil
+	return out
 }
 
-// decodeAll reads the documents of a YAML stream.
-func decodeAll(b []byte) (out []*unstructured.Unstructured, err error) {
-	d := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(b), 4096)
-	for {
-		o := &unstructured.Unstructured{}
-		if err := d.Decode(&o.Object); errors.Is(err, io.EOF) {
-			return out, nil
-		} else if err != nil {
-			return nil, err
-		}
-		if o.Object != nil {
-			out = append(out, o)
-		}
+// memberIn is a member in its namespace.
+type memberIn struct {
+	namespace string
+	member.Key
+}
+
+// versions returns the Kubernetes versions of members, as far as they are known.
+func versions(d application.Declared) map[memberIn]string {
+	out := map[memberIn]string{}
+	for _, c := range d.AttachedClusters {
+		out[memberIn{c.Namespace, member.Key{Kind: clusterv1.AttachedClusterKind, Name: c.Name}}] = c.Status.KubernetesVersion
 	}
+	for _, c := range d.Clusters {
+		out[memberIn{c.Namespace, member.Key{Kind: clusterv1.ClusterKind, Name: c.Name}}] = c.Status.KubernetesVersion
+	}
+	return out
 }

@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/contents"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
@@ -23,9 +22,7 @@ type diffOptions struct {
 	from, to  string
 	mergeBase bool
 	plugins   []string
-	folders   map[string]string
-	self      []string
-	charts    []string
+	atHand    atHand
 	outputs   []string
 	color     string
 	exitCode  bool
@@ -74,9 +71,7 @@ new state could not be read or rendered; the rest was compared.`,
 	f.StringVar(&o.color, "color", "auto", "auto, always or never")
 	f.BoolVar(&o.exitCode, "exit-code", false, "exit with 1 if there are changes")
 	f.StringSliceVar(&o.plugins, "plugin", nil, "folder with a plugin that fleets use in spec.plugins (may be repeated)")
-	f.StringToStringVar(&o.folders, "source", nil, "NAME=PATH: a checkout of what a source fetches, by its name, namespace/name or URL (may be repeated)")
-	f.StringArrayVar(&o.self, "self", nil, "URL of the repository that is compared, beside those of its Git remotes (may be repeated)")
-	f.StringArrayVar(&o.charts, "charts", nil, "folder with Helm charts, NAME-VERSION.tgz or unpacked (may be repeated)")
+	o.atHand.flags(f)
 	f.StringVar(&o.source.Members, "members", "", "file with the AttachedClusters and Clusters of the hub, as kubectl get -o yaml prints them")
 	f.StringVarP(&o.source.Namespace, "namespace", "n", "default", "namespace of the objects that have none")
 	completion(cmd, "output", cobra.FixedCompletions([]string{"text", "markdown", "json"}, cobra.ShellCompDirectiveDefault))
@@ -111,6 +106,9 @@ func (o *diffOptions) run(cmd *cobra.Command, args []string) error {
 	warnings := relativeTo(is.root, errors.Join(is.set.Warnings...))
 	is.unread(old, errors.Join(problems, warnings)) // a kind that nobody knows is a warning, and may be a slip of the pen
 	p := plan.Compare(old.Side, is.Side)
+	check(old.Rendered, old.contents)
+	check(is.Rendered, is.contents)
+	p.Problems = plan.Problems(old.Side, is.Side)
 	is.addNotes(p)
 	for _, output := range o.outputs {
 		format, file, toFile := strings.Cut(output, "=")
@@ -171,7 +169,7 @@ func (o *diffOptions) states(cmd *cobra.Command, args []string) (from, to state,
 	if err != nil {
 		return from, to, cleanup, err
 	}
-	o.self = append(o.self, g.remotes()...)
+	o.atHand.self = append(o.atHand.self, g.remotes()...)
 	temporary, err := os.MkdirTemp("", "fleetwright-diff-")
 	if err != nil {
 		return from, to, cleanup, err
@@ -229,37 +227,11 @@ func (o *diffOptions) read(s state) (out *readState, problems, err error) {
 		return nil, nil, err
 	}
 	out = &readState{Side: plan.Side{Rendered: renderRepository(set, known), Name: s.name}, set: set, root: s.root}
-	documents, _ := manifest.Load(s.paths, nil) // what of it cannot be read is in the problems
-	var declared []*unstructured.Unstructured
-	for _, d := range documents {
-		declared = append(declared, &unstructured.Unstructured{Object: d.Object})
-	}
-	out.contents, err = contents.New(contents.Options{Rendered: out.Rendered, Declared: declared, Root: s.root, Self: o.isSelf, Folders: o.folders, Charts: o.charts})
-	if err != nil {
+	if out.contents, err = o.atHand.contents(out.Rendered, s.paths, s.root); err != nil {
 		return nil, nil, err
 	}
 	out.Contents = out.contents
 	return out, relativeTo(s.root, problems), nil
-}
-
-// isSelf says whether a URL is that of the repository, however it is written.
-func (o *diffOptions) isSelf(url string) bool {
-	return slices.ContainsFunc(o.self, func(self string) bool { return sameRepository(self, url) })
-}
-
-// sameRepository compares URLs of Git repositories: git@host:path is ssh://git@host/path, and nobody writes .git always.
-func sameRepository(a, b string) bool {
-	bare := func(url string) string {
-		_, rest, ok := strings.Cut(url, "://")
-		if !ok {
-			rest = strings.Replace(url, ":", "/", 1)
-		}
-		if _, after, ok := strings.Cut(rest, "@"); ok {
-			rest = after
-		}
-		return strings.ToLower(strings.TrimSuffix(strings.TrimSuffix(rest, "/"), ".git"))
-	}
-	return bare(a) == bare(b)
 }
 
 // addNotes adds what was left out when what ends up on members was made.

@@ -14,12 +14,11 @@ import (
 	"slices"
 	"strings"
 
-	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/fleetwright/fleetwright/cmd/fleetwright/contents"
 	"github.com/fleetwright/fleetwright/renderers/application"
-	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/object"
 	"github.com/fleetwright/fleetwright/renderers/repository"
 )
@@ -44,29 +43,35 @@ func printObjects(w io.Writer, format string, objects []*object.Object) error {
 	return nil
 }
 
-// printExpanded writes what the Kustomizations on rendered files put on each member.
-func printExpanded(w, warn io.Writer, rendered *repository.Rendered) error {
+// printExpanded writes what ends up on each member, as far as it is at hand.
+func printExpanded(w, warn io.Writer, rendered *repository.Rendered, made *contents.Contents) error {
 	left := map[string]int{}
-	for _, r := range rendered.Objects {
-		files := rendered.Files(r)
-		if isSource(r) {
+	for i := range rendered.Objects {
+		x := &rendered.Objects[i]
+		if isSource(*x) {
 			continue
 		}
-		spec, ok := r.Spec.(*kustomizev1.KustomizationSpec)
-		if !ok || files == nil {
-			left[r.Kind+" of Application "+r.Application]++
-			continue
-		}
-		b, err := baseline.Expand(files, spec.Patches, spec.Path)
+		objects, err := made.Objects(x)
 		if err != nil {
-			return fmt.Errorf("%s: %w", r.Ref(), err)
+			left[fmt.Sprintf("%s of Application %s: %v", x.Kind, x.Application, err)]++
+			continue
 		}
-		if _, err := fmt.Fprintf(w, "---\n# %s, by %s\n%s", cmp.Or(r.Member.Name, "the hub"), r.Ref(), b); err != nil {
-			return err
+		fmt.Fprintf(w, "---\n# %s, by %s\n", cmp.Or(x.Member.Name, "the hub"), x.Ref())
+		for j, o := range objects {
+			b, err := yaml.Marshal(o.Object)
+			if err != nil {
+				return err
+			}
+			if j > 0 {
+				b = append([]byte("---\n"), b...)
+			}
+			if _, err := w.Write(b); err != nil {
+				return err
+			}
 		}
 	}
 	for _, what := range slices.Sorted(maps.Keys(left)) {
-		fmt.Fprintf(warn, "not expanded: %d %s, whose source is not rendered here\n", left[what], what)
+		fmt.Fprintf(warn, "not expanded: %d %s\n", left[what], what)
 	}
 	return nil
 }

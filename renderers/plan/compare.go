@@ -30,7 +30,8 @@ func Compare(from, to Side) *Plan {
 	c := &comparison{from: index(from), to: index(to), pairs: map[pair]*Change{}}
 	c.Schema = Schema
 	c.From.Name, c.To.Name = from.Name, to.Name
-	c.problems()
+	c.Problems = Problems(from, to)
+	c.hold()
 	c.children()
 	c.hub()
 	c.group()

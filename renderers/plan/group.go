@@ -23,7 +23,6 @@ type memberID struct {
 
 // holds says what the controllers leave as it is, because the new state does not say what becomes of it.
 type holds struct {
-	to *side
 	// problems of the new state that keep something from being rendered, by namespace and Application.
 	problems map[[2]string][]application.Problem
 	// owners of which all is held, and why.
@@ -37,26 +36,18 @@ var holding = map[string]bool{
 	application.ReleaseConflictReason: true, application.NoMembersReason: true,
 }
 
-func (c *comparison) problems() {
-	type of struct {
-		owner           Ref
-		policy, message string
-	}
-	failedBefore, known := map[Ref]bool{}, map[of]bool{}
-	ownerIn := func(s *side, p *application.Problem) Ref {
-		kind, name := s.Written(p.Namespace, p.Application)
-		return Ref{p.Namespace, kind, name}
-	}
+// hold notes what the new state does not say enough of.
+func (c *comparison) hold() {
+	failedBefore := map[Ref]bool{}
 	for i := range c.from.Problems {
 		p := &c.from.Problems[i]
-		known[of{ownerIn(c.from, p), p.Policy, p.Message}] = true
-		failedBefore[ownerIn(c.from, p)] = failedBefore[ownerIn(c.from, p)] || p.Reason == rule.RuleFailedReason
+		owner := writtenFor(c.from.Side, p)
+		failedBefore[owner] = failedBefore[owner] || p.Reason == rule.RuleFailedReason
 	}
-	c.held = holds{to: c.to, problems: map[[2]string][]application.Problem{}, owners: map[Ref]string{}}
-	groups := map[of]int{}
+	c.held = holds{problems: map[[2]string][]application.Problem{}, owners: map[Ref]string{}}
 	for i := range c.to.Problems {
 		p := &c.to.Problems[i]
-		owner := ownerIn(c.to, p)
+		owner := writtenFor(c.to.Side, p)
 		if holding[p.Reason] || p.Member != "" && !p.Warning {
 			key := [2]string{p.Namespace, p.Application}
 			c.held.problems[key] = append(c.held.problems[key], *p)
@@ -65,23 +56,47 @@ func (c *comparison) problems() {
 		case p.Reason == rule.RuleFailedReason && !failedBefore[owner], holding[p.Reason] && p.Policy == "" && p.Member == "" && owner.Kind != appsv1.ApplicationKind:
 			c.held.owners[owner] = p.Message
 		}
+	}
+}
+
+// writtenFor returns what people have written that has a problem.
+func writtenFor(s Side, p *application.Problem) Ref {
+	kind, name := s.Written(p.Namespace, p.Application)
+	return Ref{p.Namespace, kind, name}
+}
+
+// Problems returns the problems of the new state, with the members that have the same, errors and what is new first.
+func Problems(from, to Side) []Problem {
+	type of struct {
+		owner           Ref
+		policy, message string
+	}
+	known, groups := map[of]bool{}, map[of]int{}
+	for i := range from.Problems {
+		p := &from.Problems[i]
+		known[of{writtenFor(from, p), p.Policy, p.Message}] = true
+	}
+	var out []Problem
+	for i := range to.Problems {
+		p := &to.Problems[i]
+		owner := writtenFor(to, p)
 		key := of{owner, p.Policy, p.Message}
 		g, ok := groups[key]
 		if !ok {
-			g = len(c.Problems)
-			groups[key] = g
-			c.Problems = append(c.Problems, Problem{Owner: owner, Policy: p.Policy, Reason: p.Reason, Message: p.Message, Warning: p.Warning, New: !known[key]})
+			g, groups[key] = len(out), len(out)
+			out = append(out, Problem{Owner: owner, Policy: p.Policy, Reason: p.Reason, Message: p.Message, Warning: p.Warning, New: !known[key]})
 		}
 		if p.Member != "" {
-			c.Problems[g].Members = append(c.Problems[g].Members, p.Member)
+			out[g].Members = append(out[g].Members, p.Member)
 		}
 	}
-	for i := range c.Problems {
-		slices.Sort(c.Problems[i].Members)
+	for i := range out {
+		slices.Sort(out[i].Members)
 	}
-	slices.SortStableFunc(c.Problems, func(a, b Problem) int {
+	slices.SortStableFunc(out, func(a, b Problem) int {
 		return cmp.Or(compareBool(a.Warning, b.Warning), compareBool(b.New, a.New), compareRef(a.Owner, b.Owner), cmp.Compare(a.Policy, b.Policy), cmp.Compare(a.Message, b.Message))
 	})
+	return out
 }
 
 func compareBool(a, b bool) int {

@@ -28,6 +28,7 @@ import (
 
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/baseline"
+	"github.com/fleetwright/fleetwright/renderers/object"
 	"github.com/fleetwright/fleetwright/renderers/repository"
 )
 
@@ -37,7 +38,7 @@ type Options struct {
 	// Declared are the objects that people have written: sources that Applications refer to, ConfigMaps and Secrets that values
 	// are from. Others are passed over.
 	Declared []*unstructured.Unstructured
-	// Root is the folder of the state of the repository.
+	// Root is the folder of the state of the repository; it may be empty.
 	Root string
 	// Self says whether a GitRepository, by its URL, is the repository itself.
 	Self func(url string) bool
@@ -70,8 +71,10 @@ func New(o Options) (*Contents, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.Root, err = absolute(o.Root); err != nil {
-		return nil, err
+	if o.Root != "" {
+		if o.Root, err = absolute(o.Root); err != nil {
+			return nil, err
+		}
 	}
 	c := &Contents{Options: o, temporary: temporary, sources: map[key]map[string]any{}, values: &values{objects: map[key]*unstructured.Unstructured{}},
 		reads: map[string]string{}, builds: map[string]build{}, made: map[string]made{}, charts: map[string]*loadedChart{}, notes: map[string]int{}}
@@ -133,6 +136,17 @@ func (c *Contents) ID(x *application.Rendered) string {
 
 // Objects returns what a child puts on its member; they are only read. Children that are declared the same have the same.
 func (c *Contents) Objects(x *application.Rendered) ([]*unstructured.Unstructured, error) {
+	id := c.madeOf(x)
+	out, ok := c.made[id]
+	if !ok {
+		out = c.make(x)
+		c.made[id] = out
+	}
+	return out.objects, out.err
+}
+
+// madeOf identifies a child without what is its member's alone.
+func (c *Contents) madeOf(x *application.Rendered) string {
 	var own any
 	switch spec := x.Spec.(type) {
 	case *kustomizev1.KustomizationSpec:
@@ -144,13 +158,33 @@ func (c *Contents) Objects(x *application.Rendered) ([]*unstructured.Unstructure
 		common.KubeConfig, common.DependsOn = nil, nil
 		own = common
 	}
-	id := sum(x.Metadata.Namespace, own, c.kubeVersion(x), c.Rendered.Files(*x) != nil, baseline.Revision(c.Rendered.Files(*x)))
-	out, ok := c.made[id]
-	if !ok {
-		out = c.make(x)
-		c.made[id] = out
+	return sum(x.Metadata.Namespace, own, c.kubeVersion(x), baseline.Revision(c.Rendered.Files(*x)))
+}
+
+// Outline is what is known of a child at little cost.
+type Outline struct {
+	// Objects are what it puts on its member; of a Kustomization before variables are substituted, of a HelmRelease if they were
+	// made already. Nil if they are not known.
+	Objects []*unstructured.Unstructured
+	// Chart is the name of the chart of a HelmRelease, and Kubernetes the range of versions that it says it supports.
+	Chart, Kubernetes string
+}
+
+// Outline returns what is known of a child without rendering a chart for each member, or substituting variables.
+func (c *Contents) Outline(x *application.Rendered) (out Outline) {
+	switch spec := x.Spec.(type) {
+	case *kustomizev1.KustomizationSpec:
+		own := *spec
+		own.KubeConfig, own.DependsOn, own.PostBuild, own.CommonMetadata = nil, nil, nil, nil
+		bare := application.Rendered{Object: &object.Object{Kind: x.Kind, Metadata: x.Metadata, Spec: &own}, Application: x.Application, Policy: x.Policy}
+		out.Objects, _ = c.Objects(&bare) // what cannot be built is said where it is compared
+	case *helmv2.HelmReleaseSpec:
+		out.Objects = c.made[c.madeOf(x)].objects
+		if found, err := c.chart(x, spec); err == nil {
+			out.Chart, out.Kubernetes = found.name, found.kubernetes
+		}
 	}
-	return out.objects, out.err
+	return out
 }
 
 func (c *Contents) make(x *application.Rendered) (out made) {
@@ -209,7 +243,7 @@ func (c *Contents) sourceFolder(at key) (string, error) {
 			return absolute(folder)
 		}
 	}
-	if at.kind == sourcev1.GitRepositoryKind && url != "" && c.Self != nil && c.Self(url) {
+	if at.kind == sourcev1.GitRepositoryKind && url != "" && c.Root != "" && c.Self != nil && c.Self(url) {
 		for _, field := range []string{"tag", "semver", "commit", "name"} {
 			if ref, _, _ := unstructured.NestedString(source, "ref", field); ref != "" {
 				return "", fmt.Errorf("%s %s/%s is at %s %s: give a checkout of it with --source %s=PATH", at.kind, at.namespace, at.name, field, ref, at.name)

@@ -45,6 +45,8 @@ import (
 type loadedChart struct {
 	path string
 	id   string
+	// name and kubernetes are those of its metadata.
+	name, kubernetes string
 	// values are those of valuesFiles, in place of the chart's own.
 	values map[string]any
 	err    error
@@ -81,7 +83,7 @@ func (c *Contents) chart(x *application.Rendered, spec *helmv2.HelmReleaseSpec) 
 	if found.err == nil {
 		var loaded *chart.Chart
 		if loaded, found.err = found.load(); found.err == nil {
-			found.id = chartID(loaded, found.values)
+			found.id, found.name, found.kubernetes = chartID(loaded, found.values), loaded.Name(), loaded.Metadata.KubeVersion
 		}
 	}
 	if found.err != nil {
