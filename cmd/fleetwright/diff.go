@@ -58,7 +58,7 @@ new state could not be read or rendered; the rest was compared.`,
 
   # Two folders
   fleetwright diff before/ after/ --exit-code`,
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd, args) },
+		RunE: o.run,
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			return nil, cobra.ShellCompDirectiveDefault // files
 		},

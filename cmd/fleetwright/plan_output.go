@@ -95,10 +95,10 @@ func summary(p *plan.Plan) string {
 	}
 	text := fmt.Sprintf("%d of %s change", p.Members.Changed, count(p.Members.Total, "member"))
 	if n := len(p.Members.Joining); n > 0 {
-		text += fmt.Sprintf(", %d of them new: %s", n, some(memberNames(p.Members.Joining), 5))
+		text += fmt.Sprintf(", %d of them new: %s", n, some(memberNames(p.Members.Joining)))
 	}
 	if n := len(p.Members.Leaving); n > 0 {
-		text += fmt.Sprintf(", %d leaving: %s", n, some(memberNames(p.Members.Leaving), 5))
+		text += fmt.Sprintf(", %d leaving: %s", n, some(memberNames(p.Members.Leaving)))
 	}
 	if held > 0 {
 		text += fmt.Sprintf("; %s cannot be rendered, and what is there stays", count(held, "thing"))
@@ -121,7 +121,8 @@ func count(n int, what string) string {
 }
 
 // some names a few, and counts the others.
-func some(names []string, most int) string {
+func some(names []string) string {
+	const most = 5
 	if len(names) > most+1 {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 	}
@@ -137,7 +138,7 @@ func dangerText(d *plan.Danger) string {
 	case d.Kind == plan.MemberLeaves:
 		return fmt.Sprintf("member %s %s", strings.Join(d.Members, ", "), text)
 	case len(d.Members) > 0:
-		return fmt.Sprintf("%s, on %s: %s", text, count(len(d.Members), "member"), some(d.Members, 5))
+		return fmt.Sprintf("%s, on %s: %s", text, count(len(d.Members), "member"), some(d.Members))
 	}
 	return text
 }
@@ -155,7 +156,7 @@ func problemText(p *plan.Problem) string {
 		text += "policy " + p.Policy + ": "
 	}
 	if len(p.Members) > 0 {
-		text += some(p.Members, 5) + ": "
+		text += some(p.Members) + ": "
 	}
 	return text + p.Message
 }
@@ -167,7 +168,7 @@ func membersText(c *plan.Change) string {
 	case n == 1:
 		return "member " + c.Members[0] + ":"
 	default:
-		return fmt.Sprintf("%d members, the same change: %s:", n, some(c.Members, 5))
+		return fmt.Sprintf("%d members, the same change: %s:", n, some(c.Members))
 	}
 }
 

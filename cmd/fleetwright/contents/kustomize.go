@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -176,13 +177,17 @@ func (c *Contents) run(root string, spec *kustomizev1.KustomizationSpec, recorde
 	}
 	resources, err := krusty.MakeKustomizer(&krusty.Options{LoadRestrictions: types.LoadRestrictionsNone, PluginConfig: types.DisabledPluginConfig()}).Run(fs, folder)
 	if err != nil {
-		return nil, fmt.Errorf("path %s: kustomize build: %s", spec.Path, strings.Join(strings.Fields(err.Error()), " "))
+		text := inErrors.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "(a patch)")
+		return nil, fmt.Errorf("path %s: kustomize build: %s", spec.Path, text)
 	}
 	if recorded != nil {
 		recorded.note("generated", sum(string(file)))
 	}
 	return resources, nil
 }
+
+// inErrors is what kustomize quotes of a patch, which may have the values of a Secret.
+var inErrors = regexp.MustCompile("\\[patch: \".*\"\\]|config: `.*`")
 
 // recording is a file system that notes what was asked of it.
 type recording struct {
