@@ -5,12 +5,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	"golang.org/x/tools/txtar"
+
+	"github.com/fleetwright/fleetwright/renderers/plan"
 )
 
 const self = "https://git.example.org/platform/fleet"
@@ -222,4 +225,28 @@ func TestDiffOfRevisions(t *testing.T) {
 	g.Expect(diff("--from", "--upload-pack=x").err).To(ContainSubstring("there is no revision --upload-pack=x"))
 	g.Expect(fleetwright("", "diff", t.TempDir(), "--from", "main").err).To(ContainSubstring("is in no Git repository"))
 	g.Expect(git("status", "--porcelain")).To(Equal(status), "nothing of the repository is changed")
+}
+
+// TestPlanIsDocumented holds that each field of the JSON document is in the documentation.
+func TestPlanIsDocumented(t *testing.T) {
+	g := NewWithT(t)
+	b, err := os.ReadFile("../../docs/diff.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	var walk func(of reflect.Type)
+	walk = func(of reflect.Type) {
+		switch of.Kind() {
+		case reflect.Slice, reflect.Pointer:
+			walk(of.Elem())
+		case reflect.Struct:
+			for i := range of.NumField() {
+				if f := of.Field(i); f.IsExported() {
+					if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+						g.Expect(string(b)).To(ContainSubstring("`"+name+"`"), "%s.%s", of.Name(), f.Name)
+					}
+					walk(f.Type)
+				}
+			}
+		}
+	}
+	walk(reflect.TypeFor[plan.Plan]())
 }
