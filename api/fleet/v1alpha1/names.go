@@ -24,6 +24,10 @@ const (
 	// names: "<metadata.generation>", or "<metadata.generation>-<n>" where an earlier prune has used up the plain form.
 	AllowPruneAnnotation = "fleet.kurator.dev/allow-prune"
 
+	// AllowChangeAnnotation, set by a user on what people have written, allows a step that is over a ChangeBudget. Its value is the
+	// renderDigest that the step leads to, so that it allows nothing else; several are separated by commas.
+	AllowChangeAnnotation = "fleet.kurator.dev/allow-change"
+
 	// RemovePluginAnnotation, set by a user on a Fleet, names a plugin that is to be removed although others need it: what needs
 	// it is removed from the members first.
 	RemovePluginAnnotation = "fleet.kurator.dev/remove-plugin"

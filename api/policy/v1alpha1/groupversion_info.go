@@ -15,7 +15,7 @@ var GroupVersion = schema.GroupVersion{Group: "policy.kurator.dev", Version: "v1
 
 // AddToScheme adds the types of this package to a scheme.
 func AddToScheme(s *runtime.Scheme) error {
-	s.AddKnownTypes(GroupVersion, &FleetSecurityPolicy{}, &FleetSecurityPolicyList{})
+	s.AddKnownTypes(GroupVersion, &FleetSecurityPolicy{}, &FleetSecurityPolicyList{}, &ChangeBudget{}, &ChangeBudgetList{})
 	metav1.AddToGroupVersion(s, GroupVersion)
 	return nil
 }
