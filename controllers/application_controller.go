@@ -37,7 +37,7 @@ const ApplicationFinalizer = "apps.kurator.dev/children"
 
 // FieldOwner is the field manager of everything that is applied, and RequestOwner that of a reconcile request passed on.
 const (
-	FieldOwner   = "fleetwright"
+	FieldOwner   = object.FieldManager
 	RequestOwner = "fleetwright-request"
 )
 

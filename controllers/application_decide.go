@@ -52,6 +52,8 @@ type plan struct {
 	// unmatched says which overrides match nothing.
 	unmatched []string
 	objects   int
+	// rendered is all that was rendered, whether or not it is to be applied now.
+	rendered object.Digests
 }
 
 // write is an object to be applied.
@@ -156,10 +158,21 @@ func (p *plan) protects(live client.Object) bool {
 	return via != nil && p.reachedBy[application.Claim(via, "", "")]
 }
 
+// count notes what was rendered for a child. Of two of one name, the first has it.
+func (p *plan) count(child *childState) {
+	if _, taken := p.rendered[child.ref]; taken || child.err != "" {
+		return
+	}
+	p.rendered[child.ref] = child.digest
+	if child.source != nil {
+		p.rendered.Add(child.source)
+	}
+}
+
 // decide compares what is declared with what is there.
 func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan {
 	p := &plan{members: map[member.Key]*memberState{}, handover: map[object.Ref]object.Ref{},
-		kept: map[object.Ref]bool{}, reachedBy: map[string]bool{}}
+		kept: map[object.Ref]bool{}, reachedBy: map[string]bool{}, rendered: object.Digests{}}
 	wanted := map[object.Ref]bool{}
 
 	sourcesOurs := true
@@ -179,7 +192,12 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 			}
 			state := p.member(m.Key())
 			p.kept[object.Ref{Kind: policy.Kind, Name: obs.state.ChildName(policy, m)}] = true
-			if m.KubeConfig == nil && m.Name != "" || !m.Ready {
+			var child *childState
+			if m.KubeConfig != nil || m.Name == "" { // of one that does not answer, too: what it should have does not depend on that
+				child = obs.render(policy, m)
+				p.count(child)
+			}
+			if child == nil || !m.Ready {
 				p.protect(state, m)
 				rank := failed
 				if m.Reason == member.NotProbedReason {
@@ -193,7 +211,6 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 				state.is(waiting, waitingReason, "%s", text)
 				continue
 			}
-			child := obs.render(policy, m)
 			if child.err != "" {
 				p.protect(state, m)
 				if child.held {
@@ -247,9 +264,11 @@ func (o *observed) render(policy *application.Policy, m *member.Member) *childSt
 // decideSource plans a source, and says whether the name is free or ours.
 func (r *ApplicationReconciler) decideSource(obs *observed, p *plan, source *object.Object) bool {
 	p.objects++
+	p.rendered.Add(source)
 	live := obs.sources[source.Ref()]
 	if live == nil {
 		if other := obs.lookup(source.Ref()); other != nil {
+			delete(p.rendered, source.Ref())
 			r.claims.wait(nameKey(obs.app.Namespace, source.Ref()), obs.app)
 			p.sourceProblems = append(p.sourceProblems, cmp.Or(disputed(other), fmt.Sprintf("%s exists and is not this Application's: rename one of them", source.Ref())))
 			return false
@@ -307,6 +326,7 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	switch {
 	case live == nil:
 		if other := obs.lookup(child.ref); other != nil && ownerName(other) != obs.app.Name {
+			delete(p.rendered, child.ref)
 			r.claims.wait(nameKey(obs.app.Namespace, child.ref), obs.app)
 			state.is(failed, notOursReason, "%s", cmp.Or(disputed(other), fmt.Sprintf("%s exists and is not this Application's: rename the policy, or delete it", child.ref)))
 			return
@@ -352,6 +372,8 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 		if other, own := r.takeClaim(ctx, obs.app, child.ref, claim); other != "" {
 			if own != nil {
 				p.handover[kindOf(own)] = child.ref
+			} else {
+				delete(p.rendered, child.ref)
 			}
 			state.arriving = arriving // it cannot come before the other has ended
 			state.is(failed, application.ReleaseConflictReason,

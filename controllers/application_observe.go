@@ -284,6 +284,11 @@ func (o *observed) unknownDependency() string {
 	return ""
 }
 
+// someSuspended says whether a fleet that matters is suspended: its members go on with what they have.
+func (o *observed) someSuspended() bool {
+	return slices.ContainsFunc(slices.Collect(maps.Values(o.unknown)), func(f unknownFleet) bool { return f.reason == suspendedReason })
+}
+
 // unknownFleets returns the fleets that the Application goes to and whose members are not known, sorted.
 func (o *observed) unknownFleets() []string {
 	var names []string

@@ -33,6 +33,9 @@ func (r *ApplicationReconciler) report(obs *observed, p *plan) {
 	app.Status.ObservedGeneration = app.Generation
 	app.Status.Objects = p.objects
 	app.Status.Prune = p.prune
+	if !obs.someSuspended() { // otherwise it stands for what was rendered last
+		app.Status.RenderDigest = p.rendered.Sum()
+	}
 	states := make([]*memberState, 0, len(p.members))
 	for _, s := range p.members {
 		states = append(states, s)

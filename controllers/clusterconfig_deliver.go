@@ -15,6 +15,7 @@ import (
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers/publisher"
 	"github.com/fleetwright/fleetwright/renderers/baseline"
+	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // errNotOurs says that an object which would be written is somebody else's.
@@ -41,13 +42,13 @@ func (r *ClusterConfigReconciler) deliver(ctx context.Context, config *clusterv1
 		return "", err
 	}
 	setConflict(config, conflicts)
-	app := rendered.Settled(conflicts, config.Name)
+	d, app := r.delivery(config), rendered.Settled(conflicts, config.Name)
 	if app != nil {
 		if app, wait, err = r.drop(ctx, config, rendered, app); err != nil {
 			return "", err
 		}
 		if wait != "" {
-			return wait, r.delivery(config).applyApplication(ctx, app)
+			return wait, d.applyApplication(ctx, app)
 		}
 	}
 	artifact, err := publish(ctx, r.Publisher, config, rendered)
@@ -55,7 +56,7 @@ func (r *ClusterConfigReconciler) deliver(ctx context.Context, config *clusterv1
 		return "", fmt.Errorf("publishing: %w", err)
 	}
 	if artifact != nil {
-		if err := r.delivery(config).applyArtifact(ctx, baseline.Name(config.Name), baseline.ArtifactSpec(config), artifact); err != nil {
+		if err := d.applyArtifact(ctx, baseline.Name(config.Name), baseline.ArtifactSpec(config), artifact); err != nil {
 			return "", err
 		}
 	}
@@ -65,10 +66,11 @@ func (r *ClusterConfigReconciler) deliver(ctx context.Context, config *clusterv1
 			continue
 		}
 		wanted[a.Name] = true
-		if err := r.delivery(config).applyApplication(ctx, a); err != nil {
+		if err := d.applyApplication(ctx, a); err != nil {
 			return "", err
 		}
 	}
+	config.Status.RenderDigest = d.made.Sum()
 	apps, err := r.applications(ctx, config)
 	if err != nil {
 		return "", err
@@ -78,7 +80,7 @@ func (r *ClusterConfigReconciler) deliver(ctx context.Context, config *clusterv1
 	if len(there) < len(wanted) {
 		return "", nil
 	}
-	return "", r.delivery(config).end(ctx, apps, wanted)
+	return "", d.end(ctx, apps, wanted)
 }
 
 // isReady says whether an Application is ready as it is declared now.
@@ -87,7 +89,7 @@ func isReady(app *appsv1.Application) bool {
 }
 
 func (r *ClusterConfigReconciler) delivery(config *clusterv1.ClusterConfig) *delivery {
-	return &delivery{r.Client, r.EventRecorder, config, configKind}
+	return &delivery{r.Client, r.EventRecorder, config, configKind, object.Digests{}}
 }
 
 var configKind = clusterv1.GroupVersion.WithKind(clusterv1.ClusterConfigKind)

@@ -2,8 +2,6 @@ package controllers
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -22,6 +20,7 @@ import (
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // deliveryIndex finds the Applications and ExternalArtifacts that deliver an object.
@@ -45,14 +44,17 @@ type delivery struct {
 	record.EventRecorder
 	owner client.Object
 	kind  schema.GroupVersionKind
+	// made is what was rendered, to be applied.
+	made object.Digests
 }
 
 // applyApplication writes an Application, unless it is as declared.
 func (d *delivery) applyApplication(ctx context.Context, app *appsv1.Application) error {
-	body, digest, err := declare(d.owner, d.kind, appsv1.GroupVersion.WithKind(appsv1.ApplicationKind), app.Name, app.Spec)
+	body, declared, err := declare(d.owner, d.kind, appsv1.GroupVersion.WithKind(appsv1.ApplicationKind), app.Name, app.Spec)
 	if err != nil {
 		return err
 	}
+	d.made.Add(declared)
 	live := &appsv1.Application{}
 	err = d.Get(ctx, client.ObjectKeyFromObject(app), live, client.UnsafeDisableDeepCopyOption(true))
 	if client.IgnoreNotFound(err) != nil {
@@ -64,7 +66,7 @@ func (d *delivery) applyApplication(ctx context.Context, app *appsv1.Application
 		return fmt.Errorf("Application %s %w: rename the %s, or delete it", app.Name, errNotOurs, d.kind.Kind)
 	case there && deleting(live):
 		return nil // it is made anew when it is gone
-	case there && isDeclared(digest, app.Spec, live, live.Spec):
+	case there && isDeclared(declared, live, live.Spec):
 		return nil
 	}
 	err = applyBody(ctx, d.Client, body, there)
@@ -87,11 +89,12 @@ func (d *delivery) applyArtifact(ctx context.Context, name string, spec *sourcev
 	if there && !d.owns(live) {
 		return fmt.Errorf("ExternalArtifact %s %w: rename the %s, or delete it", key.Name, errNotOurs, d.kind.Kind)
 	}
-	body, digest, err := declare(d.owner, d.kind, gvk, key.Name, spec)
+	body, declared, err := declare(d.owner, d.kind, gvk, key.Name, spec)
 	if err != nil {
 		return err
 	}
-	if !there || live.Annotations[fleetv1.DigestAnnotation] != digest {
+	d.made[declared.Ref()] = artifact.Revision
+	if !there || live.Annotations[fleetv1.DigestAnnotation] != declared.Digest() {
 		if err := applyBody(ctx, d.Client, body, there); err != nil {
 			if apierrors.IsConflict(err) && !there {
 				return fmt.Errorf("ExternalArtifact %s %w: rename the %s, or delete it", key.Name, errNotOurs, d.kind.Kind)
@@ -126,11 +129,11 @@ func (d *delivery) applyArtifact(ctx context.Context, name string, spec *sourcev
 }
 
 // isDeclared says whether an object is as declared: it carries the digest, and nobody has changed its spec since.
-func isDeclared(digest string, declared any, live client.Object, spec any) bool {
-	if live.GetAnnotations()[fleetv1.DigestAnnotation] != digest {
+func isDeclared(declared *object.Object, live client.Object, spec any) bool {
+	if live.GetAnnotations()[fleetv1.DigestAnnotation] != declared.Digest() {
 		return false
 	}
-	want, err := toTree(declared)
+	want, err := toTree(declared.Spec)
 	if err != nil {
 		return false
 	}
@@ -152,25 +155,14 @@ func applyBody(ctx context.Context, c client.Client, body []byte, there bool) er
 	return c.Patch(ctx, o, client.RawPatch(types.ApplyPatchType, body), opts...)
 }
 
-// declare returns an object that another one owns, as it is applied, and the digest that it carries.
-func declare(owner client.Object, ownerKind, gvk schema.GroupVersionKind, name string, spec any) (body []byte, digest string, err error) {
-	b, err := json.Marshal(spec)
-	if err != nil {
-		return nil, "", err
+// declare returns an object that another one owns, and as what it is applied.
+func declare(owner client.Object, ownerKind, gvk schema.GroupVersionKind, name string, spec any) (body []byte, declared *object.Object, err error) {
+	if declared, err = object.New(gvk, owner.GetNamespace(), name, spec); err != nil {
+		return nil, nil, err
 	}
-	sum := sha256.Sum256(b)
-	digest = hex.EncodeToString(sum[:16])
-	body, err = json.Marshal(map[string]any{
-		"apiVersion": gvk.GroupVersion().String(), "kind": gvk.Kind,
-		"metadata": map[string]any{
-			"name": name, "namespace": owner.GetNamespace(),
-			"labels":          map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue},
-			"annotations":     map[string]string{fleetv1.DigestAnnotation: digest},
-			"ownerReferences": []any{metav1.NewControllerRef(owner, ownerKind)},
-		},
-		"spec": json.RawMessage(b),
-	})
-	return body, digest, err
+	declared.Metadata.OwnerReferences = []any{metav1.NewControllerRef(owner, ownerKind)}
+	body, err = json.Marshal(declared)
+	return body, declared, err
 }
 
 // owns says whether an object is the owner's: by name, so that one restored from a backup has it back.

@@ -40,11 +40,11 @@ func (r *FleetReconciler) isolate(ctx context.Context, fleet *fleetv1.Fleet) err
 	case there && !ours:
 		return fmt.Errorf("ClusterConfig %s %w: rename it", live.Name, errNotOurs)
 	}
-	body, digest, err := declare(fleet, fleetv1.GroupVersion.WithKind(fleetv1.FleetKind), clusterv1.GroupVersion.WithKind(clusterv1.ClusterConfigKind), wanted.Name, wanted.Spec)
+	body, declared, err := declare(fleet, fleetv1.GroupVersion.WithKind(fleetv1.FleetKind), clusterv1.GroupVersion.WithKind(clusterv1.ClusterConfigKind), wanted.Name, wanted.Spec)
 	if err != nil {
 		return err
 	}
-	if there && (deleting(live) || isDeclared(digest, wanted.Spec, live, live.Spec)) {
+	if there && (deleting(live) || isDeclared(declared, live, live.Spec)) {
 		return nil
 	}
 	err = applyBody(ctx, r.Client, body, there)

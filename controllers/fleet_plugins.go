@@ -22,6 +22,7 @@ import (
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/object"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
 	"github.com/fleetwright/fleetwright/renderers/rule"
 )
@@ -40,7 +41,7 @@ const (
 )
 
 func (r *FleetReconciler) delivery(fleet *fleetv1.Fleet) *delivery {
-	return &delivery{r.Client, r.EventRecorder, fleet, fleetKind}
+	return &delivery{r.Client, r.EventRecorder, fleet, fleetKind, object.Digests{}}
 }
 
 // deliverPlugins brings the plugins of a fleet to what it declares. What is wrong with one is in its status, and hinders no
@@ -48,7 +49,7 @@ func (r *FleetReconciler) delivery(fleet *fleetv1.Fleet) *delivery {
 func (r *FleetReconciler) deliverPlugins(ctx context.Context, fleet *fleetv1.Fleet, members []member.Member) error {
 	uses := plugin.Uses(fleet)
 	if len(uses) == 0 && !controllerutil.ContainsFinalizer(fleet, FleetFinalizer) {
-		fleet.Status.Plugins, fleet.Status.PluginEndpoints = nil, nil
+		fleet.Status.Plugins, fleet.Status.PluginEndpoints, fleet.Status.RenderDigest = nil, nil, ""
 		return nil
 	}
 	apps, err := r.pluginApplications(ctx, fleet)
@@ -64,18 +65,23 @@ func (r *FleetReconciler) deliverPlugins(ctx context.Context, fleet *fleetv1.Fle
 	fleet.Status.Plugins = nil
 	var endpoints []fleetv1.PluginEndpoint
 	used, wanted := map[string]bool{}, map[string]bool{}
+	d, known := r.delivery(fleet), true
 	var errs []error
 	for i := range uses {
 		use := &uses[i]
 		used[use.Name], wanted[plugin.Name(fleet.Name, use.Name)] = true, true
 		status := fleetv1.PluginStatus{Name: use.Name, Application: plugin.Name(fleet.Name, use.Name), Ready: string(metav1.ConditionFalse)}
-		at, err := r.deliverPlugin(ctx, fleet, use, members, &status)
+		at, err := r.deliverPlugin(ctx, d, fleet, use, members, &status)
 		endpoints = append(endpoints, at...)
+		known = known && err == nil && status.Reason != pluginNotLoadedReason && status.Reason != readingFactsReason
 		if err != nil {
 			errs = append(errs, fmt.Errorf("plugin %s: %w", use.Name, err))
 			status.Reason, status.Message = applyFailedReason, shorten(err.Error())
 		}
 		fleet.Status.Plugins = append(fleet.Status.Plugins, status)
+	}
+	if known { // otherwise it stands for what was rendered last
+		fleet.Status.RenderDigest = d.made.Sum()
 	}
 	r.Facts.forgetFleet(client.ObjectKeyFromObject(fleet), used)
 	fleet.Status.PluginEndpoints = endpoints[:min(len(endpoints), fleetv1.MaxPluginEndpoints)]
@@ -87,7 +93,7 @@ func (r *FleetReconciler) deliverPlugins(ctx context.Context, fleet *fleetv1.Fle
 	for name := range inUse {
 		wanted[name] = true
 	}
-	if err := r.delivery(fleet).end(ctx, apps, wanted); err != nil {
+	if err := d.end(ctx, apps, wanted); err != nil {
 		errs = append(errs, err)
 	}
 	unwanted := false
@@ -112,7 +118,7 @@ func (r *FleetReconciler) deliverPlugins(ctx context.Context, fleet *fleetv1.Fle
 }
 
 // deliverPlugin delivers one plugin, fills in its status, and returns its endpoints.
-func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Fleet, use *plugin.Use, members []member.Member, status *fleetv1.PluginStatus) ([]fleetv1.PluginEndpoint, error) {
+func (r *FleetReconciler) deliverPlugin(ctx context.Context, d *delivery, fleet *fleetv1.Fleet, use *plugin.Use, members []member.Member, status *fleetv1.PluginStatus) ([]fleetv1.PluginEndpoint, error) {
 	known := func() []fleetv1.PluginEndpoint { // while nothing new is known
 		return slices.DeleteFunc(slices.Clone(fleet.Status.PluginEndpoints), func(e fleetv1.PluginEndpoint) bool { return e.Plugin != use.Name })
 	}
@@ -159,7 +165,6 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, fleet *fleetv1.Flee
 		return invalid(err)
 	}
 
-	d := r.delivery(fleet)
 	for name, files := range map[string]map[string][]byte{
 		rendered.Application.Name: rendered.Files, rendered.ChartName: rendered.Chart,
 	} {

@@ -155,7 +155,7 @@ func (r *PluginConfigReconciler) applySources(ctx context.Context, config *kurat
 
 // applySource writes an OCIRepository, unless it is as declared.
 func (r *PluginConfigReconciler) applySource(ctx context.Context, config *kuratorv1.PluginConfig, name string, spec *sourcev1.OCIRepositorySpec) error {
-	body, digest, err := declare(config, pluginConfigKind, sourcev1.GroupVersion.WithKind(sourcev1.OCIRepositoryKind), name, spec)
+	body, declared, err := declare(config, pluginConfigKind, sourcev1.GroupVersion.WithKind(sourcev1.OCIRepositoryKind), name, spec)
 	if err != nil {
 		return err
 	}
@@ -171,7 +171,7 @@ func (r *PluginConfigReconciler) applySource(ctx context.Context, config *kurato
 		return notOurs
 	case there && deleting(live):
 		return nil // it is made anew when it is gone
-	case there && isDeclared(digest, spec, live, live.Spec):
+	case there && isDeclared(declared, live, live.Spec):
 		return nil
 	}
 	err = applyBody(ctx, r.Client, body, there)

@@ -25,6 +25,7 @@ import (
 	"github.com/fleetwright/fleetwright/controllers/publisher"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/object"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
 	"github.com/fleetwright/fleetwright/renderers/rule"
 )
@@ -277,11 +278,12 @@ func (r *RulesReconciler[T]) deliver(ctx context.Context, o T, set *rule.Set, re
 	if err != nil {
 		return err
 	}
+	o.GetRules().RenderDigest = d.made.Sum()
 	return d.end(ctx, apps, wanted)
 }
 
 func (r *RulesReconciler[T]) delivery(o T) *delivery {
-	return &delivery{r.Client, r.EventRecorder, o, r.kind.set(o).Kind}
+	return &delivery{r.Client, r.EventRecorder, o, r.kind.set(o).Kind, object.Digests{}}
 }
 
 // applications returns the Applications of an object, from the cache.

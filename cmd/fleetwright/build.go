@@ -282,7 +282,7 @@ func (o *buildOptions) narrow(r application.Result) application.Result {
 		if len(o.members) == 0 || slices.Contains(o.members, x.Member.Name) {
 			return false
 		}
-		return !isSource(x) || !uses[part{x.Metadata.Namespace, x.Application, x.Policy}]
+		return !repository.IsSource(&x) || !uses[part{x.Metadata.Namespace, x.Application, x.Policy}]
 	})
 	r.Problems = slices.DeleteFunc(r.Problems, func(p application.Problem) bool {
 		return len(o.applications) > 0 && !slices.Contains(o.applications, p.Application) ||

@@ -35,7 +35,7 @@ func deliveries(rendered *repository.Rendered, c *contents.Contents) []compat.De
 	places := map[alike]int{}
 	for i := range rendered.Objects {
 		x := &rendered.Objects[i]
-		if isSource(*x) {
+		if repository.IsSource(x) {
 			continue
 		}
 		outline := c.Outline(x)

@@ -14,7 +14,6 @@ import (
 	"slices"
 	"strings"
 
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/contents"
@@ -48,7 +47,7 @@ func printExpanded(w, warn io.Writer, rendered *repository.Rendered, made *conte
 	left := map[string]int{}
 	for i := range rendered.Objects {
 		x := &rendered.Objects[i]
-		if isSource(*x) {
+		if repository.IsSource(x) {
 			continue
 		}
 		objects, err := made.Objects(x)
@@ -125,16 +124,11 @@ func fileFor(r application.Rendered) string {
 	switch {
 	case r.Member.Name != "":
 		return filepath.Join("members", r.Member.Name+".yaml")
-	case isSource(r):
+	case repository.IsSource(&r):
 		return "shared.yaml"
 	default:
 		return "hub.yaml"
 	}
-}
-
-// isSource says whether an object is a source, which members share.
-func isSource(r application.Rendered) bool {
-	return strings.HasPrefix(r.APIVersion, sourcev1.GroupVersion.Group+"/")
 }
 
 func writeFile(path string, data []byte) error {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
@@ -35,6 +37,14 @@ type Rendered struct {
 	Policy string
 	// Member is the member's identity; zero for the hub itself and for what all members share.
 	Member member.Key
+	// Revision of the files that are published; empty for what is no ExternalArtifact.
+	Revision string
+}
+
+// Artifact returns the ExternalArtifact that files are published as for an Application.
+func Artifact(app, namespace, name string, spec *sourcev1.ExternalArtifactSpec, revision string) Rendered {
+	o, _ := object.New(sourcev1.GroupVersion.WithKind(sourcev1.ExternalArtifactKind), namespace, name, spec) // a reference is always JSON
+	return Rendered{Object: o, Application: app, Revision: revision}
 }
 
 // Problem is something that cannot be rendered, or not as it was meant.

@@ -17,7 +17,6 @@ import (
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/member"
-	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // Reasons of problems, beside those of applications.
@@ -241,12 +240,7 @@ func (c *Composition) Artifacts() []application.Rendered {
 		if x.Application == nil || c.byApp[[2]string{x.config.Namespace, x.Application.Name}] != x {
 			continue
 		}
-		out = append(out, application.Rendered{Application: x.Application.Name, Object: &object.Object{
-			APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.ExternalArtifactKind,
-			Metadata: object.Metadata{Name: Name(x.config.Name), Namespace: x.config.Namespace,
-				Labels: map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue}},
-			Spec: ArtifactSpec(x.config),
-		}})
+		out = append(out, application.Artifact(x.Application.Name, x.config.Namespace, Name(x.config.Name), ArtifactSpec(x.config), x.Revision))
 	}
 	return out
 }

@@ -6,10 +6,16 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 )
+
+// FieldManager is who applies objects.
+const FieldManager = "fleetwright"
 
 // Object is a Flux object as it is declared: what server-side apply is to own, and nothing else. It has no status, and
 // no owner reference, which only the one who applies it knows.
@@ -57,6 +63,40 @@ func (o *Object) Seal() error {
 	}
 	o.Metadata.Annotations[fleetv1.DigestAnnotation] = hex.EncodeToString(sum[:16])
 	return nil
+}
+
+// New returns an object that is made for another one, which is to own it.
+func New(gvk schema.GroupVersionKind, namespace, name string, spec any) (*Object, error) {
+	o := &Object{APIVersion: gvk.GroupVersion().String(), Kind: gvk.Kind, Spec: spec, Metadata: Metadata{Name: name, Namespace: namespace,
+		Labels: map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue}}}
+	return o, o.Seal()
+}
+
+// Digests are what identifies objects: the digest, or of what is published the revision, of each.
+type Digests map[Ref]string
+
+// Add adds objects by the digests that Seal wrote.
+func (d Digests) Add(objects ...*Object) {
+	for _, o := range objects {
+		d[o.Ref()] = o.Digest()
+	}
+}
+
+// Sum returns one digest of all, whatever the order they came in; empty if there is nothing.
+func (d Digests) Sum() string {
+	if len(d) == 0 {
+		return ""
+	}
+	lines := make([]string, 0, len(d))
+	for ref, digest := range d {
+		lines = append(lines, ref.Kind+"/"+ref.Name+" "+digest+"\n")
+	}
+	slices.Sort(lines)
+	h := sha256.New()
+	for _, line := range lines {
+		h.Write([]byte(line))
+	}
+	return "sha256:" + hex.EncodeToString(h.Sum(nil))
 }
 
 // Name joins parts with dashes. A name longer than max bytes ends in a hash of all of it instead of in a cut, so that

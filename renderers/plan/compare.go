@@ -23,6 +23,7 @@ import (
 	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/member"
 	"github.com/fleetwright/fleetwright/renderers/object"
+	"github.com/fleetwright/fleetwright/renderers/repository"
 )
 
 // Compare says what changes from one state to another.
@@ -38,6 +39,7 @@ func Compare(from, to Side) *Plan {
 	c.members()
 	c.unknown()
 	c.dangers()
+	c.owners()
 	return &c.Plan
 }
 
@@ -73,10 +75,6 @@ type side struct {
 
 func idOf(x *application.Rendered) id { return id{x.Metadata.Namespace, x.Kind, x.Metadata.Name} }
 
-func isSource(x *application.Rendered) bool {
-	return strings.HasPrefix(x.APIVersion, sourcev1.GroupVersion.Group+"/")
-}
-
 func index(s Side) *side {
 	out := &side{Side: s, objects: map[id]*application.Rendered{}, sources: map[id]*application.Rendered{}, apps: map[[2]string]*appsv1.Application{}}
 	for _, app := range s.Declared.Applications {
@@ -84,7 +82,7 @@ func index(s Side) *side {
 	}
 	for i := range s.Objects {
 		x := &s.Objects[i]
-		if isSource(x) {
+		if repository.IsSource(x) {
 			out.sources[idOf(x)] = x
 		} else {
 			out.objects[idOf(x)] = x

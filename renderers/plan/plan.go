@@ -210,6 +210,8 @@ type Unknown struct {
 // Owner is something that renders to objects.
 type Owner struct {
 	Ref
+	// Digest is status.renderDigest of the owner; of an Application, that is also in Applications.
+	Digest string `json:"digest"`
 	// Applications are what it renders to, by name; of an Application, that itself.
 	Applications []Application `json:"applications"`
 }
@@ -220,7 +222,8 @@ type Application struct {
 	// Digest is status.renderDigest of the Application; Was is that of the old state, empty if it was not there.
 	Digest string `json:"digest"`
 	Was    string `json:"was,omitempty"`
-	// Children are the objects on the hub, and their digests, which their annotation fleet.kurator.dev/digest has.
+	// Children are the objects on the hub, sources included, and their digests, which their annotation fleet.kurator.dev/digest
+	// has. Of an ExternalArtifact, it is the revision of what is published.
 	Children []Child `json:"children,omitempty"`
 }
 

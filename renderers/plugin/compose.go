@@ -11,8 +11,8 @@ import (
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/member"
-	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // UnknownReason is that of a plugin that nobody has brought.
@@ -114,11 +114,7 @@ func (c *Composition) Artifacts() (out []application.Rendered) {
 			if len(files) == 0 {
 				return
 			}
-			out = append(out, application.Rendered{Application: x.Application.Name, Object: &object.Object{
-				APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.ExternalArtifactKind,
-				Metadata: object.Metadata{Name: name, Namespace: x.fleet.Namespace, Labels: map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue}},
-				Spec:     ArtifactSpec(x.fleet),
-			}})
+			out = append(out, application.Artifact(x.Application.Name, x.fleet.Namespace, name, ArtifactSpec(x.fleet), baseline.Revision(files)))
 		}
 		add(x.Application.Name, x.Files)
 		add(x.ChartName, x.Chart)

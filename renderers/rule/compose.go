@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
-	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
@@ -14,7 +13,6 @@ import (
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/member"
-	"github.com/fleetwright/fleetwright/renderers/object"
 	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
 
@@ -221,11 +219,7 @@ func (c *Composition) Artifacts() (out []application.Rendered) {
 		if x.Files == nil {
 			continue
 		}
-		out = append(out, application.Rendered{Application: x.Applications()[0].Name, Object: &object.Object{
-			APIVersion: sourcev1.GroupVersion.String(), Kind: sourcev1.ExternalArtifactKind,
-			Metadata: object.Metadata{Name: x.PoliciesName(), Namespace: x.Namespace, Labels: map[string]string{fleetv1.ManagedByLabel: fleetv1.ManagedByValue}},
-			Spec:     x.ArtifactSpec(),
-		}})
+		out = append(out, application.Artifact(x.Applications()[0].Name, x.Namespace, x.PoliciesName(), x.ArtifactSpec(), x.Revision))
 	}
 	return out
 }

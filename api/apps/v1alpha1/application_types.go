@@ -264,6 +264,12 @@ type ApplicationStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// RenderDigest identifies all that was rendered: of an Application its sources and the children of all its members; of an
+	// object that is delivered by Applications, these, and what is published for them. fleetwright build --digest prints the same
+	// for the same state of a repository. Members and fleets that nothing can be rendered for are not in it.
+	// +optional
+	RenderDigest string `json:"renderDigest,omitempty"`
+
 	// Conditions: Ready, Reconciling and Stalled as in Flux; NotInEffect for what is accepted without effect;
 	// PruneBlocked while a prune over budget waits; OverrideUnmatched for overrides that match no member.
 	// +optional

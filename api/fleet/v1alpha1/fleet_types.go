@@ -188,6 +188,12 @@ type FleetStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// RenderDigest identifies all that was rendered for the plugins: their Applications, and what is published for them. It is
+	// empty if there is no plugin. fleetwright build --digest prints the same for the same state of a repository, unless plugins
+	// need what is read from members.
+	// +optional
+	RenderDigest string `json:"renderDigest,omitempty"`
+
 	// Conditions: Ready, Reconciling and Stalled as in Flux, and NotInEffect for what is accepted without effect.
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`

@@ -75,6 +75,11 @@ type RulesStatus struct {
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// RenderDigest identifies all that was rendered: the Applications that deliver the rules, and what is published for them.
+	// fleetwright build --digest prints the same for the same state of a repository.
+	// +optional
+	RenderDigest string `json:"renderDigest,omitempty"`
+
 	// Conditions: Ready, Reconciling and Stalled as in Flux, about the delivery of the rules; Compliant, about what the
 	// members report; Suspended; PruneBlocked while a prune over budget waits.
 	// +optional
