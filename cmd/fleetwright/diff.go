@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/contents"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
 	"github.com/fleetwright/fleetwright/renderers/plan"
@@ -26,12 +27,14 @@ type diffOptions struct {
 	outputs   []string
 	color     string
 	exitCode  bool
+	budget    string
 }
 
 // Exit codes of diff, beside those of all commands.
 const (
 	exitChanges    = 1 // with --exit-code
 	exitIncomplete = 3 // something could not be read or rendered
+	exitOverBudget = 4 // something is over a ChangeBudget, and is not allowed
 )
 
 func newDiff() *cobra.Command {
@@ -49,7 +52,8 @@ It needs no cluster. What cannot be read or rendered in the new state is said, a
 delete it, either.
 
 Exit code 0: compared. 1: there are changes, with --exit-code. 2: the command is wrong; nothing was compared. 3: something in the
-new state could not be read or rendered; the rest was compared.`,
+new state could not be read or rendered; the rest was compared. 4: something is over a ChangeBudget, and not allowed: the output says
+by how much, and which annotation allows it.`,
 		Example: `  # What the working tree changes
   fleetwright diff --from HEAD
 
@@ -69,6 +73,7 @@ new state could not be read or rendered; the rest was compared.`,
 	f.BoolVar(&o.mergeBase, "merge-base", false, "compare with the last common ancestor of --from and --to")
 	f.StringArrayVarP(&o.outputs, "output", "o", []string{"text"}, "format, or format=FILE: text, markdown (64 KiB at most) or json (may be repeated)")
 	f.StringVar(&o.color, "color", "auto", "auto, always or never")
+	f.StringVar(&o.budget, "budget", "", "file with ChangeBudgets that hold for all namespaces, beside those of the repository")
 	f.BoolVar(&o.exitCode, "exit-code", false, "exit with 1 if there are changes")
 	f.StringSliceVar(&o.plugins, "plugin", nil, "folder with a plugin that fleets use in spec.plugins (may be repeated)")
 	o.atHand.flags(f)
@@ -105,7 +110,11 @@ func (o *diffOptions) run(cmd *cobra.Command, args []string) error {
 	defer is.contents.Close()
 	warnings := relativeTo(is.root, errors.Join(is.set.Warnings...))
 	is.unread(old, errors.Join(problems, warnings)) // a kind that nobody knows is a warning, and may be a slip of the pen
-	p := plan.Compare(old.Side, is.Side)
+	budgets, err := o.budgets()
+	if err != nil {
+		return err
+	}
+	p := plan.Compare(old.Side, is.Side, budgets...)
 	check(old.Rendered, old.contents)
 	check(is.Rendered, is.contents)
 	p.Problems = plan.Problems(old.Side, is.Side)
@@ -121,10 +130,24 @@ func (o *diffOptions) run(cmd *cobra.Command, args []string) error {
 	switch {
 	case problems != nil || slices.ContainsFunc(p.Problems, func(p plan.Problem) bool { return !p.Warning }):
 		return failure{code: exitIncomplete}
+	case slices.ContainsFunc(p.OverBudget, func(o plan.OverBudget) bool { return !o.Allowed }):
+		return failure{code: exitOverBudget}
 	case o.exitCode && len(p.Changes) > 0:
 		return failure{code: exitChanges}
 	}
 	return nil
+}
+
+// budgets reads the file with ChangeBudgets.
+func (o *diffOptions) budgets() ([]*policyv1.ChangeBudget, error) {
+	if o.budget == "" {
+		return nil, nil
+	}
+	set, err := manifest.Source{Paths: []string{o.budget}, Namespace: o.source.Namespace}.Read()
+	if err == nil && len(set.ChangeBudgets) == 0 {
+		err = fmt.Errorf("--budget %s: no ChangeBudget is in it", o.budget)
+	}
+	return set.ChangeBudgets, err
 }
 
 // write writes a plan to a file, or to standard output.

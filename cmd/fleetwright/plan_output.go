@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 	"sigs.k8s.io/yaml"
 
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/plan"
 )
 
@@ -47,6 +48,9 @@ var colors = map[byte]string{markAdd: "\x1b[32m", markRemove: "\x1b[31m", markCh
 func writePlanText(w io.Writer, p *plan.Plan, color bool) error {
 	out := &bytes.Buffer{}
 	fmt.Fprintf(out, "%s → %s: %s\n", p.From.Name, p.To.Name, summary(p))
+	for _, o := range p.OverBudget {
+		fmt.Fprintf(out, "! %s\n", budgetText(&o))
+	}
 	for _, d := range p.Dangers {
 		fmt.Fprintf(out, "! %s\n", dangerText(&d))
 	}
@@ -141,6 +145,18 @@ func dangerText(d *plan.Danger) string {
 		return fmt.Sprintf("%s, on %s: %s", text, count(len(d.Members), "member"), some(d.Members))
 	}
 	return text
+}
+
+func budgetText(o *plan.OverBudget) string {
+	text := fmt.Sprintf("%s %s/%s: ", o.Owner.Kind, o.Owner.Namespace, o.Owner.Name)
+	if o.Application != o.Owner.Name || o.Owner.Kind != "Application" {
+		text += "Application " + o.Application + ": "
+	}
+	text += "over budget: " + strings.Join(o.Over, "; ")
+	if o.Allowed {
+		return text + ": allowed by its annotation " + fleetv1.AllowChangeAnnotation
+	}
+	return text + fmt.Sprintf(": to allow just this, annotate the %s with %s: %s", o.Owner.Kind, fleetv1.AllowChangeAnnotation, o.Allow)
 }
 
 func problemText(p *plan.Problem) string {
@@ -330,13 +346,17 @@ func writePlanMarkdown(w io.Writer, p *plan.Plan, _ bool) error {
 			fmt.Fprintf(out, "- … and %d more\n", left)
 		}
 	}
-	var dangers, problems []string
+	var budgets, dangers, problems []string
+	for _, o := range p.OverBudget {
+		budgets = append(budgets, "⛔ "+markdownText(budgetText(&o)))
+	}
 	for _, d := range p.Dangers {
 		dangers = append(dangers, "⚠️ "+markdownText(dangerText(&d)))
 	}
 	for _, problem := range p.Problems {
 		problems = append(problems, markdownText(problemText(&problem)))
 	}
+	list("Over budget", budgets, maxComment/6)
 	list("To look at first", dangers, maxComment/3)
 	list("Problems", problems, maxComment/2)
 	left = 0

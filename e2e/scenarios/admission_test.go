@@ -31,7 +31,7 @@ func TestAdmission(t *testing.T) {
 			kinds[o.GetKind()]++
 		}
 	}
-	s.Expect(names(kinds)).To(Equal([]string{"Application", "AttachedCluster", "Cluster", "ClusterCompliance", "ClusterConfig", "Fleet", "FleetSecurityPolicy", "PluginConfig"}))
+	s.Expect(names(kinds)).To(Equal([]string{"Application", "AttachedCluster", "ChangeBudget", "Cluster", "ClusterCompliance", "ClusterConfig", "Fleet", "FleetSecurityPolicy", "PluginConfig"}))
 
 	t.Log("what would only fail on the members later is refused, with what to do")
 	for says, change := range map[string][]string{

@@ -26,6 +26,7 @@ type Declared struct {
 
 	FleetSecurityPolicies []*policyv1.FleetSecurityPolicy
 	ClusterCompliances    []*clusterv1.ClusterCompliance
+	ChangeBudgets         []*policyv1.ChangeBudget
 }
 
 // Rendered is one object and whom it is for.

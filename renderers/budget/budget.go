@@ -49,7 +49,7 @@ func (s *Step) Delete(m member.Key, labels map[string]string) {
 func Check(step *Step, budgets []*policyv1.ChangeBudget) (over []string) {
 	for _, b := range budgets {
 		say := func(format string, args ...any) {
-			over = append(over, fmt.Sprintf(format, args...)+": ChangeBudget "+b.Name)
+			over = append(over, fmt.Sprintf(format, args...)+" (ChangeBudget "+b.Name+")")
 		}
 		if n := len(step.Changed); b.Spec.Members != nil && n > limit(b.Spec.Members, step.Members) {
 			say("changes %d of %d members, and %s may be", n, step.Members, allowed(b.Spec.Members, step.Members))
@@ -102,4 +102,9 @@ func allowed(of *intstr.IntOrString, members int) string {
 		return fmt.Sprintf("%d (%s)", limit(of, members), of.StrVal)
 	}
 	return of.String()
+}
+
+// Allows says whether the value of the annotation fleet.kurator.dev/allow-change allows the step to a digest.
+func Allows(annotation, digest string) bool {
+	return digest != "" && slices.ContainsFunc(strings.Split(annotation, ","), func(s string) bool { return strings.TrimSpace(s) == digest })
 }

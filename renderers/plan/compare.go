@@ -19,6 +19,7 @@ import (
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/baseline"
 	"github.com/fleetwright/fleetwright/renderers/member"
@@ -27,7 +28,9 @@ import (
 )
 
 // Compare says what changes from one state to another.
-func Compare(from, to Side) *Plan {
+//
+// Budgets hold beside the ChangeBudgets of the states.
+func Compare(from, to Side, budgets ...*policyv1.ChangeBudget) *Plan {
 	c := &comparison{from: index(from), to: index(to), pairs: map[pair]*Change{}}
 	c.Schema = Schema
 	c.From.Name, c.To.Name = from.Name, to.Name
@@ -39,6 +42,7 @@ func Compare(from, to Side) *Plan {
 	c.members()
 	c.unknown()
 	c.dangers()
+	c.budget(budgets)
 	c.owners()
 	return &c.Plan
 }

@@ -10,15 +10,24 @@ import (
 	sourcev1 "github.com/fluxcd/source-controller/api/v1"
 
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/member"
 	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // severity is the order of dangers.
-var severity = []DangerKind{MemberLeaves, SelectsNothing, DeletesData, Deletes, Recreates, SelectsEverything, Enforces, MajorVersion, SecretChanges}
+var severity = []DangerKind{BudgetLifted, MemberLeaves, SelectsNothing, DeletesData, Deletes, Recreates, SelectsEverything, Enforces, MajorVersion, SecretChanges}
 
 func (c *comparison) dangers() {
+	for _, b := range c.from.Declared.ChangeBudgets {
+		if !slices.ContainsFunc(c.to.Declared.ChangeBudgets, func(is *policyv1.ChangeBudget) bool {
+			return is.Namespace == b.Namespace && is.Name == b.Name && jsonText(is.Spec) == jsonText(b.Spec)
+		}) {
+			c.Dangers = append(c.Dangers, Danger{Kind: BudgetLifted, Owner: &Ref{b.Namespace, policyv1.ChangeBudgetKind, b.Name},
+				Message: "is another one, or none, from then on; here it still holds"})
+		}
+	}
 	for _, m := range c.Members.Leaving {
 		message := "leaves"
 		if len(m.Loses) > 0 {

@@ -45,6 +45,8 @@ type Plan struct {
 	Dangers []Danger `json:"dangers,omitempty"`
 	// Changes are the changes, each with all members that have it, by owner; the one of most members first.
 	Changes []Change `json:"changes,omitempty"`
+	// OverBudget are the steps that are over a ChangeBudget; those that are not allowed first.
+	OverBudget []OverBudget `json:"overBudget,omitempty"`
 	// Problems are what cannot be rendered, or is most likely a mistake, in the new state.
 	Problems []Problem `json:"problems,omitempty"`
 	// Unknown is what is not at hand, so that what ends up on members of it is not compared.
@@ -166,6 +168,7 @@ type DangerKind string
 
 // Kinds of dangers, the worst first.
 const (
+	BudgetLifted      DangerKind = "BudgetLifted"
 	MemberLeaves      DangerKind = "MemberLeaves"
 	SelectsNothing    DangerKind = "SelectsNothing"
 	DeletesData       DangerKind = "DeletesData" // PersistentVolumeClaims and volumes, CRDs, namespaces

@@ -35,7 +35,7 @@ func TestAdmissionAgrees(t *testing.T) {
 	}
 	create := func(d Document) (*unstructured.Unstructured, error) {
 		resources := map[string]string{"Fleet": "fleets", "Application": "applications", "AttachedCluster": "attachedclusters", "Cluster": "clusters", "ClusterConfig": "clusterconfigs", "PluginConfig": "pluginconfigs",
-			"FleetSecurityPolicy": "fleetsecuritypolicies", "ClusterCompliance": "clustercompliances"}
+			"FleetSecurityPolicy": "fleetsecuritypolicies", "ClusterCompliance": "clustercompliances", "ChangeBudget": "changebudgets"}
 		resource := schema.GroupVersionResource{Group: d.gvk().Group, Version: d.gvk().Version, Resource: resources[d.gvk().Kind]}
 		object := &unstructured.Unstructured{Object: d.Object}
 		return client.Resource(resource).Namespace("default").Create(t.Context(), object, metav1.CreateOptions{FieldValidation: "Strict", DryRun: []string{"All"}})

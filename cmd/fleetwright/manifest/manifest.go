@@ -138,6 +138,8 @@ func (s *Set) add(d Document, namespace string, live bool) error {
 		err = decode(d.Object, &s.ClusterCompliances)
 	case policyv1.GroupVersion.WithKind(policyv1.FleetSecurityPolicyKind).GroupKind():
 		err = decode(d.Object, &s.FleetSecurityPolicies)
+	case policyv1.GroupVersion.WithKind(policyv1.ChangeBudgetKind).GroupKind():
+		err = decode(d.Object, &s.ChangeBudgets)
 	case kuratorv1.GroupVersion.WithKind(kuratorv1.PluginConfigKind).GroupKind():
 		err = decode(d.Object, &s.PluginConfigs)
 	}

@@ -53,6 +53,8 @@ var refused = []struct {
 	{"a policy without rules", policyHead + "  rules: []\n", []string{"f.yaml:7: FleetSecurityPolicy base: spec.rules: Invalid value: 0: spec.rules in body should have at least 1 items"}},
 	{"a policy without a fleet", strings.Replace(policyHead, "  fleet: prod\n", "", 1) + podRule, []string{"f.yaml:5: FleetSecurityPolicy base: spec.fleet: Required value"}},
 	{"a policy with a dot", strings.Replace(policyHead, "base", "a.b", 1) + podRule, []string{"f.yaml:1: FleetSecurityPolicy a.b: Invalid value: the name of a FleetSecurityPolicy is part of the names of policies on members"}},
+	{"a budget of nothing", "apiVersion: policy.kurator.dev/v1alpha1\nkind: ChangeBudget\nmetadata:\n  name: b\nspec: {}\n", []string{"f.yaml:5: ChangeBudget b: spec: Invalid value: a budget has to bound something"}},
+	{"a budget of too much", "apiVersion: policy.kurator.dev/v1alpha1\nkind: ChangeBudget\nmetadata:\n  name: b\nspec: {members: 120%}\n", []string{"f.yaml:5: ChangeBudget b: spec.members: Invalid value"}},
 	{"another enforcement", policyHead + strings.Replace(podRule, "name: a", "name: a, enforcement: Enforce", 1), []string{`f.yaml:7: FleetSecurityPolicy base: spec.rules[0].enforcement: Unsupported value: "Enforce": supported values: "enforce", "audit"`}},
 	{"two patterns", policyHead + strings.Replace(podRule, "pattern: {}", "pattern: {}, anyPattern: [{}]", 1), []string{"f.yaml:7: FleetSecurityPolicy base: spec.rules[0].validate: Invalid value: validate needs exactly one of pattern, anyPattern and cel"}},
 	{"what Kyverno has besides", policyHead + strings.Replace(podRule, "pattern: {}", "deny: {}", 1), []string{

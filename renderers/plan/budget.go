@@ -1,0 +1,182 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
+	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
+	"github.com/fleetwright/fleetwright/renderers/budget"
+	"github.com/fleetwright/fleetwright/renderers/member"
+	"github.com/fleetwright/fleetwright/renderers/repository"
+)
+
+// OverBudget is a step that the controller does not begin, until it is allowed.
+type OverBudget struct {
+	// Owner is what people have written, and Application what it renders to.
+	Owner       Ref    `json:"owner"`
+	Application string `json:"application"`
+	// Over says by how much, and which ChangeBudget that is.
+	Over []string `json:"over"`
+	// Allow is the value of the annotation fleet.kurator.dev/allow-change of the owner that allows just this step.
+	Allow string `json:"allow"`
+	// Allowed says that the owner has it.
+	Allowed bool `json:"allowed,omitempty"`
+}
+
+// budget compares what changes of each Application of the new state with the ChangeBudgets of its namespace, and with some more.
+// Those of the old state hold, too: a change does not lift the budget that it is over. An Application that is deleted is not
+// compared: it is the explicit act itself.
+func (c *comparison) budget(more []*policyv1.ChangeBudget) {
+	budgets := map[string][]*policyv1.ChangeBudget{}
+	seen := map[string]bool{}
+	for _, b := range slices.Concat(c.to.Declared.ChangeBudgets, c.from.Declared.ChangeBudgets) {
+		if key := b.Namespace + "/" + b.Name + jsonText(b.Spec); !seen[key] {
+			seen[key] = true
+			budgets[b.Namespace] = append(budgets[b.Namespace], b)
+		}
+	}
+	steps, digests := c.steps(), c.to.Digests()
+	for key, step := range steps {
+		app := c.to.apps[key]
+		of := slices.Concat(budgets[key[0]], more)
+		if app == nil || len(of) == 0 {
+			continue
+		}
+		over := slices.Compact(budget.Check(step, of))
+		if len(over) == 0 {
+			continue
+		}
+		kind, name := c.to.Written(key[0], key[1])
+		digest := digests.Owners[repository.Name{Namespace: key[0], Kind: appsv1.ApplicationKind, Name: key[1]}]
+		o := OverBudget{Owner: Ref{key[0], kind, name}, Application: key[1], Over: over, Allow: digest}
+		o.Allowed = budget.Allows(c.to.annotations(o.Owner)[fleetv1.AllowChangeAnnotation], digest)
+		c.OverBudget = append(c.OverBudget, o)
+	}
+	slices.SortFunc(c.OverBudget, func(a, b OverBudget) int {
+		return cmp.Or(compareBool(a.Allowed, b.Allowed), compareRef(a.Owner, b.Owner), cmp.Compare(a.Application, b.Application))
+	})
+}
+
+// steps are what changes of the Applications, as the controller sees it: in the objects on the hub, and in what they are made of
+// as far as that is rendered.
+func (c *comparison) steps() map[[2]string]*budget.Step {
+	out := map[[2]string]*budget.Step{}
+	members := map[[2]string]map[member.Key]bool{}
+	labels := c.to.labels()
+	step := func(x *application.Rendered) *budget.Step {
+		key := [2]string{x.Metadata.Namespace, x.Application}
+		if out[key] == nil {
+			out[key], members[key] = &budget.Step{Kinds: map[string]bool{}}, map[member.Key]bool{}
+		}
+		if !members[key][x.Member] {
+			members[key][x.Member] = true
+			out[key].Members++
+		}
+		return out[key]
+	}
+	for key, from := range c.from.objects {
+		s := step(from)
+		switch to := c.to.objects[key]; {
+		case to != nil && (to.Digest() != from.Digest() || c.from.made(from) != c.to.made(to)):
+			s.Change(from.Member, labels[memberID{key.namespace, from.Member}])
+		case to == nil && c.held.reason(from) == "" && c.held.owners[c.owner(from)] == "" && c.unread(from) == "":
+			s.Delete(from.Member, labels[memberID{key.namespace, from.Member}])
+			if c.orphans(from) || c.handedOver(from) {
+				continue
+			}
+			objects, err := c.from.onMember(from)
+			s.Unknown = s.Unknown || err != nil
+			for _, o := range objects {
+				s.Kinds[strings.TrimSuffix(fmt.Sprintf("%s.%s", o.GetKind(), o.GroupVersionKind().Group), ".")] = true
+			}
+		}
+	}
+	for key, to := range c.to.objects {
+		s := step(to)
+		if c.from.objects[key] == nil {
+			s.Change(to.Member, labels[memberID{key.namespace, to.Member}])
+		}
+	}
+	return out
+}
+
+// made identifies what a child is made of as the controller knows it: the files that it publishes, and the sources as they are
+// declared.
+func (s *side) made(x *application.Rendered) string {
+	text := ""
+	if artifact := s.artifact(x); artifact != nil {
+		text = artifact.Revision
+	}
+	for source := s.source(x); source != nil; source = s.source(source) {
+		text += " " + source.Ref().String() + " " + source.Digest()
+	}
+	return text
+}
+
+// artifact returns what is published for a child; nil if it is made of something else.
+func (s *side) artifact(x *application.Rendered) *application.Rendered {
+	if source := s.source(x); source != nil && source.Revision != "" {
+		return source
+	}
+	return nil
+}
+
+// handedOver says whether the Helm release of a child that ends is another child's.
+func (c *comparison) handedOver(from *application.Rendered) bool {
+	return slices.ContainsFunc(c.changed, func(x changed) bool {
+		return x.Action == Orphan && x.Reason != "" && x.at == from.Member && x.Application == from.Application && x.Policy == from.Policy
+	})
+}
+
+// labels returns the labels of the members of a state, with those that their fleets give them.
+func (s *side) labels() map[memberID]map[string]string {
+	out := map[memberID]map[string]string{}
+	for _, x := range s.Declared.AttachedClusters {
+		out[memberID{x.Namespace, member.Key{Kind: "AttachedCluster", Name: x.Name}}] = x.Labels
+	}
+	for _, x := range s.Declared.Clusters {
+		out[memberID{x.Namespace, member.Key{Kind: "Cluster", Name: x.Name}}] = x.Labels
+	}
+	return out
+}
+
+// annotations returns the annotations of what people have written.
+func (s *side) annotations(of Ref) map[string]string {
+	find := func(kind string, o interface {
+		GetNamespace() string
+		GetName() string
+	}) bool {
+		return kind == of.Kind && o.GetNamespace() == of.Namespace && o.GetName() == of.Name
+	}
+	for _, o := range s.Declared.Applications {
+		if find(appsv1.ApplicationKind, o) {
+			return o.Annotations
+		}
+	}
+	for _, o := range s.Declared.Fleets {
+		if find(fleetv1.FleetKind, o) {
+			return o.Annotations
+		}
+	}
+	for _, o := range s.Declared.ClusterConfigs {
+		if find("ClusterConfig", o) {
+			return o.Annotations
+		}
+	}
+	for _, o := range s.Declared.FleetSecurityPolicies {
+		if find(policyv1.FleetSecurityPolicyKind, o) {
+			return o.Annotations
+		}
+	}
+	for _, o := range s.Declared.ClusterCompliances {
+		if find("ClusterCompliance", o) {
+			return o.Annotations
+		}
+	}
+	return nil
+}
