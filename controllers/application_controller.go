@@ -109,6 +109,9 @@ func (r *ApplicationReconciler) Reconcile(ctx context.Context, req ctrl.Request)
 		return ctrl.Result{}, fmt.Errorf("reading what is there: %w", err)
 	}
 	plan := r.decide(ctx, obs)
+	if err := r.bound(ctx, obs, plan); err != nil {
+		return ctrl.Result{}, fmt.Errorf("what changes, and the ChangeBudgets: %w", err)
+	}
 	failed := r.apply(ctx, obs, plan)
 	if was := cached.Status.Prune; plan.prune != nil && plan.prune.AllowedBy != "" && (was == nil || was.AllowedBy != plan.prune.AllowedBy) {
 		// A permission is used up before it is used: a process that is killed in between cannot use it twice.

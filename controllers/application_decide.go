@@ -54,6 +54,12 @@ type plan struct {
 	objects   int
 	// rendered is all that was rendered, whether or not it is to be applied now.
 	rendered object.Digests
+	// renderedFor are the members of the children among it.
+	renderedFor map[object.Ref]*member.Member
+	// unwanted are the children that are not wanted any more, those that cannot end now because of their member included.
+	unwanted []client.Object
+	// overBudget says why nothing is done; empty if that is not so.
+	overBudget string
 }
 
 // write is an object to be applied.
@@ -159,11 +165,11 @@ func (p *plan) protects(live client.Object) bool {
 }
 
 // count notes what was rendered for a child. Of two of one name, the first has it.
-func (p *plan) count(child *childState) {
+func (p *plan) count(child *childState, m *member.Member) {
 	if _, taken := p.rendered[child.ref]; taken || child.err != "" {
 		return
 	}
-	p.rendered[child.ref] = child.digest
+	p.rendered[child.ref], p.renderedFor[child.ref] = child.digest, m
 	if child.source != nil {
 		p.rendered.Add(child.source)
 	}
@@ -172,7 +178,7 @@ func (p *plan) count(child *childState) {
 // decide compares what is declared with what is there.
 func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan {
 	p := &plan{members: map[member.Key]*memberState{}, handover: map[object.Ref]object.Ref{},
-		kept: map[object.Ref]bool{}, reachedBy: map[string]bool{}, rendered: object.Digests{}}
+		kept: map[object.Ref]bool{}, reachedBy: map[string]bool{}, rendered: object.Digests{}, renderedFor: map[object.Ref]*member.Member{}}
 	wanted := map[object.Ref]bool{}
 
 	sourcesOurs := true
@@ -195,7 +201,7 @@ func (r *ApplicationReconciler) decide(ctx context.Context, obs *observed) *plan
 			var child *childState
 			if m.KubeConfig != nil || m.Name == "" { // of one that does not answer, too: what it should have does not depend on that
 				child = obs.render(policy, m)
-				p.count(child)
+				p.count(child, m)
 			}
 			if child == nil || !m.Ready {
 				p.protect(state, m)
@@ -327,6 +333,7 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 	case live == nil:
 		if other := obs.lookup(child.ref); other != nil && ownerName(other) != obs.app.Name {
 			delete(p.rendered, child.ref)
+			delete(p.renderedFor, child.ref)
 			r.claims.wait(nameKey(obs.app.Namespace, child.ref), obs.app)
 			state.is(failed, notOursReason, "%s", cmp.Or(disputed(other), fmt.Sprintf("%s exists and is not this Application's: rename the policy, or delete it", child.ref)))
 			return
@@ -374,6 +381,7 @@ func (r *ApplicationReconciler) decideChild(ctx context.Context, obs *observed, 
 				p.handover[kindOf(own)] = child.ref
 			} else {
 				delete(p.rendered, child.ref)
+				delete(p.renderedFor, child.ref)
 			}
 			state.arriving = arriving // it cannot come before the other has ended
 			state.is(failed, application.ReleaseConflictReason,

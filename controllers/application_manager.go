@@ -27,6 +27,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
 )
 
@@ -55,6 +56,7 @@ func (r *ApplicationReconciler) SetupWithManager(ctx context.Context, mgr ctrl.M
 		Watches(&fleetv1.Fleet{}, handler.EnqueueRequestsFromMapFunc(r.applicationsOfFleet), changed).
 		Watches(&clusterv1.AttachedCluster{}, r.memberHandler(), builder.WithPredicates(memberChanged{})).
 		Watches(&clusterv1.Cluster{}, r.memberHandler(), builder.WithPredicates(memberChanged{}))
+	b = b.Watches(&policyv1.ChangeBudget{}, handler.EnqueueRequestsFromMapFunc(r.applicationsIn))
 	for _, kind := range generatedKinds {
 		b = b.Watches(newFluxObject(kind), r.ownedHandler())
 	}

@@ -37,6 +37,7 @@ func (o *observed) decideEndings(p *plan, wanted map[object.Ref]bool) {
 	}
 	sortObjects(surplus)
 	slices.Sort(p.held)
+	p.unwanted = unwanted
 
 	if unknown := o.unknownFleets(); len(unknown) > 0 && len(surplus) > 0 {
 		p.held = append(p.held, fmt.Sprintf("%d objects are not ended as long as the members are not all known: %s",

@@ -45,6 +45,7 @@ func (r *ApplicationReconciler) report(obs *observed, p *plan) {
 	setNotInEffect(app, obs.state.NotInEffect())
 	setOverrideUnmatched(app, p.unmatched)
 	setPruneBlocked(app, p)
+	setChangeBlocked(app, p)
 	setApplicationReady(obs, p, states)
 	obs.state.tidy(obs)
 	syncLatency.observe(client.ObjectKeyFromObject(app), conditions.IsReady(app))
@@ -128,6 +129,10 @@ func setApplicationReady(obs *observed, p *plan, states []*memberState) {
 	case len(unknown) > 0:
 		f := obs.unknown[unknown[0]]
 		conditions.MarkFalse(app, meta.ReadyCondition, f.reason, "%s", f.message)
+		conditions.Delete(app, meta.ReconcilingCondition)
+		return
+	case p.overBudget != "":
+		conditions.MarkFalse(app, meta.ReadyCondition, overBudgetReason, "%s", p.overBudget)
 		conditions.Delete(app, meta.ReconcilingCondition)
 		return
 	case len(p.sourceProblems) > 0:

@@ -124,7 +124,7 @@ func (r *ClusterConfigReconciler) passOn(ctx context.Context, config *clusterv1.
 		return err
 	}
 	return r.delivery(config).passOn(ctx, apps, suspended(config, config.Spec.Suspend),
-		fleetv1.AllowPruneAnnotation, fleetv1.ReconcileAnnotation, meta.ReconcileRequestAnnotation, fleetv1.PauseAnnotation)
+		fleetv1.AllowPruneAnnotation, fleetv1.AllowChangeAnnotation, fleetv1.ReconcileAnnotation, meta.ReconcileRequestAnnotation, fleetv1.PauseAnnotation)
 }
 
 // Baselines remembers what ClusterConfigs were rendered to, one generation of each.

@@ -26,7 +26,7 @@ func (r *ClusterConfigReconciler) report(ctx context.Context, config *clusterv1.
 	}
 	status.Members, status.Objects, status.Prune = fleetv1.MemberSummary{}, 0, nil
 	var judged []*metav1.Condition
-	for _, t := range []string{meta.StalledCondition, appsv1.PruneBlockedCondition, appsv1.OverrideUnmatchedCondition} {
+	for _, t := range []string{meta.StalledCondition, appsv1.ChangeBlockedCondition, appsv1.PruneBlockedCondition, appsv1.OverrideUnmatchedCondition} {
 		conditions.Delete(config, t)
 	}
 	for _, declared := range []*appsv1.Application{rendered.Application, rendered.Overlay} {

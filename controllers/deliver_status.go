@@ -33,7 +33,7 @@ func take(o conditions.Setter, kind string, members *fleetv1.MemberSummary, obje
 		summary.NotReady[i].Message = own(summary.NotReady[i].Message)
 	}
 	join(members, summary)
-	for _, t := range []string{appsv1.PruneBlockedCondition, appsv1.OverrideUnmatchedCondition} {
+	for _, t := range []string{appsv1.ChangeBlockedCondition, appsv1.PruneBlockedCondition, appsv1.OverrideUnmatchedCondition} {
 		if c := conditions.Get(app, t); c != nil {
 			conditions.MarkTrue(o, t, c.Reason, "%s", own(c.Message))
 		}

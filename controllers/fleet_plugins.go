@@ -187,7 +187,7 @@ func (r *FleetReconciler) deliverPlugin(ctx context.Context, d *delivery, fleet 
 		return known(), err
 	}
 	apps = slices.DeleteFunc(slices.Clone(apps), func(a appsv1.Application) bool { return a.Name != rendered.Application.Name })
-	if err := d.passOn(ctx, apps, false, fleetv1.ReconcileAnnotation, meta.ReconcileRequestAnnotation); err != nil {
+	if err := d.passOn(ctx, apps, false, fleetv1.AllowChangeAnnotation, fleetv1.ReconcileAnnotation, meta.ReconcileRequestAnnotation); err != nil {
 		return known(), err
 	}
 	endpoints, waits := endpointsOf(use.Name, reads, members, observed)

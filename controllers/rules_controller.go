@@ -299,7 +299,7 @@ func (r *RulesReconciler[T]) passOn(ctx context.Context, o T) error {
 		return err
 	}
 	return r.delivery(o).passOn(ctx, apps, suspended(o, o.GetOptions().Suspend),
-		fleetv1.AllowPruneAnnotation, fleetv1.ReconcileAnnotation, meta.ReconcileRequestAnnotation, fleetv1.PauseAnnotation)
+		fleetv1.AllowPruneAnnotation, fleetv1.AllowChangeAnnotation, fleetv1.ReconcileAnnotation, meta.ReconcileRequestAnnotation, fleetv1.PauseAnnotation)
 }
 
 func (r *RulesReconciler[T]) addFinalizer(ctx context.Context, o T) error {

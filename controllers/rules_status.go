@@ -72,7 +72,7 @@ func (r *RulesReconciler[T]) report(ctx context.Context, o T, rendered *rule.Ren
 	if err != nil {
 		return err
 	}
-	for _, t := range []string{meta.StalledCondition, appsv1.PruneBlockedCondition, appsv1.OverrideUnmatchedCondition} {
+	for _, t := range []string{meta.StalledCondition, appsv1.ChangeBlockedCondition, appsv1.PruneBlockedCondition, appsv1.OverrideUnmatchedCondition} {
 		conditions.Delete(o, t)
 	}
 	status.Members, status.Objects, status.Prune = fleetv1.MemberSummary{}, 0, nil

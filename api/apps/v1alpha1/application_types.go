@@ -270,6 +270,10 @@ type ApplicationStatus struct {
 	// +optional
 	RenderDigest string `json:"renderDigest,omitempty"`
 
+	// AcceptedDigest is the renderDigest of the last step that was begun, where there are ChangeBudgets: within them, or allowed.
+	// +optional
+	AcceptedDigest string `json:"acceptedDigest,omitempty"`
+
 	// Conditions: Ready, Reconciling and Stalled as in Flux; NotInEffect for what is accepted without effect;
 	// PruneBlocked while a prune over budget waits; OverrideUnmatched for overrides that match no member.
 	// +optional
@@ -298,6 +302,8 @@ type ApplicationStatus struct {
 
 // Condition types of an Application beside Flux's.
 const (
+	// ChangeBlockedCondition is True while a step over a ChangeBudget waits to be allowed: nothing is written until then.
+	ChangeBlockedCondition = "ChangeBlocked"
 	// PruneBlockedCondition is True while a prune over budget waits to be allowed.
 	PruneBlockedCondition = "PruneBlocked"
 	// OverrideUnmatchedCondition is True while an override matches no member.
