@@ -109,14 +109,21 @@ bin/helm-standin: $(wildcard e2e/helm-standin/*.go) e2e/go.mod e2e/go.sum
 
 ##### Tests
 
-.PHONY: test test-unit test-e2e bench fuzz
+.PHONY: test test-unit test-e2e chromium bench fuzz
 test: test-unit test-e2e ## Run all tests.
 
 test-unit: bin/etcd bin/kube-apiserver bin/crds ## Run the tests of the product's module; those with an API server too.
 	$(TEST_ENV) go test -parallel 6 ./... # those with an API server wait more than they work
 
-test-e2e: parts build bin/helm-standin ## Run the tests against real API servers, Flux and Git.
+test-e2e: parts build bin/helm-standin chromium ## Run the tests against real API servers, Flux and Git.
 	cd e2e && $(TEST_ENV) go test -count=1 -p 1 -timeout 45m ./...
+
+chromium: ## Find the browser that opens the HTML page in tests, or install Debian's if we may.
+	@if command -v "$${CHROMIUM:-chromium}" chromium-browser google-chrome >/dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "chromium: installing Debian's package"; export DEBIAN_FRONTEND=noninteractive; \
+		apt-get -qq update; apt-get -qq install -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; \
+	else echo "no browser: set CHROMIUM to a Chromium or Chrome, or install one; the tests that need it are left out"; fi
 
 bench: parts build bin/helm-standin ## Run the benchmarks.
 	cd e2e && $(TEST_ENV) go test -run '^$$' -bench . -timeout 60m ./bench/...
