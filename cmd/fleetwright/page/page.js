@@ -148,7 +148,7 @@
     if (leaving.length) text += `, ${leaving.length} leaving`;
     $('summary').textContent = text;
     for (const [what, state] of [['From', plan.from], ['To', plan.to]]) {
-      $('states').append(el('div', {}, el('dt', {}, what), el('dd', {}, el('span.state', {}, state.name), ' ', dash(state.digest))));
+      $('states').append(el('div', {}, el('dt', {}, what), el('dd', {}, el('span.state', {}, state.name), ' ', state.digest && dash(state.digest))));
     }
     list('dangers', 'Danger', dangers, 5, d => d.kind, d => [
       opener(d.owner ? `${d.owner.kind} ${d.owner.name}` : 'member ' + (d.members || []).join(', '), d.owner ? column(d.owner) : null, d.owner ? null : rowOf(d)),
