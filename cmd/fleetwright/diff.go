@@ -15,6 +15,7 @@ import (
 	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/contents"
 	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
+	"github.com/fleetwright/fleetwright/cmd/fleetwright/page"
 	"github.com/fleetwright/fleetwright/renderers/plan"
 )
 
@@ -71,7 +72,7 @@ by how much, and which annotation allows it.`,
 	f.StringVar(&o.from, "from", "", "Git revision of the old state")
 	f.StringVar(&o.to, "to", "", "Git revision of the new state; the working tree if left out")
 	f.BoolVar(&o.mergeBase, "merge-base", false, "compare with the last common ancestor of --from and --to")
-	f.StringArrayVarP(&o.outputs, "output", "o", []string{"text"}, "format, or format=FILE: text, markdown (64 KiB at most) or json (may be repeated)")
+	f.StringArrayVarP(&o.outputs, "output", "o", []string{"text"}, "format, or format=FILE: text, markdown (64 KiB at most), json or html (may be repeated)")
 	f.StringVar(&o.color, "color", "auto", "auto, always or never")
 	f.StringVar(&o.budget, "budget", "", "file with ChangeBudgets that hold for all namespaces, beside those of the repository")
 	f.BoolVar(&o.exitCode, "exit-code", false, "exit with 1 if there are changes")
@@ -79,7 +80,7 @@ by how much, and which annotation allows it.`,
 	o.atHand.flags(f)
 	f.StringVar(&o.source.Members, "members", "", "file with the AttachedClusters and Clusters of the hub, as kubectl get -o yaml prints them")
 	f.StringVarP(&o.source.Namespace, "namespace", "n", "default", "namespace of the objects that have none")
-	completion(cmd, "output", cobra.FixedCompletions([]string{"text", "markdown", "json"}, cobra.ShellCompDirectiveDefault))
+	completion(cmd, "output", cobra.FixedCompletions([]string{"text", "markdown", "json", "html"}, cobra.ShellCompDirectiveDefault))
 	completion(cmd, "color", cobra.FixedCompletions([]string{"auto", "always", "never"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -90,7 +91,7 @@ func (o *diffOptions) run(cmd *cobra.Command, args []string) error {
 	}
 	for _, output := range o.outputs {
 		if format, _, _ := strings.Cut(output, "="); planWriters[format] == nil {
-			return fmt.Errorf("--output %s: has to be text, markdown or json", output)
+			return fmt.Errorf("--output %s: has to be text, markdown, json or html", output)
 		}
 	}
 	from, to, cleanup, err := o.states(cmd, args)
@@ -312,4 +313,5 @@ func (s *readState) unread(old *readState, problems error) {
 // planWriter writes a plan in one format.
 type planWriter func(w io.Writer, p *plan.Plan, color bool) error
 
-var planWriters = map[string]planWriter{"text": writePlanText, "markdown": writePlanMarkdown, "json": writePlanJSON}
+var planWriters = map[string]planWriter{"text": writePlanText, "markdown": writePlanMarkdown, "json": writePlanJSON,
+	"html": func(w io.Writer, p *plan.Plan, _ bool) error { return page.Write(w, p) }}

@@ -173,7 +173,7 @@ stringData: {a: hunter2-created}
 	edit(g, filepath.Join(broken, "fleet.yaml"), "path: /stringData/patched", "path: [/stringData/patched")
 	r := fleetwright("", "diff", from, broken, "--self", self)
 	g.Expect(r.out+r.err).To(And(ContainSubstring("not known"), Not(ContainSubstring("hunter2"))), "nor in what kustomize says of a patch")
-	for _, format := range []string{"text", "markdown", "json"} {
+	for _, format := range []string{"text", "markdown", "json", "html"} {
 		r := fleetwright("", "diff", from, to, "--self", self, "-o", format)
 		g.Expect(r.code).To(Equal(0), r.err)
 		g.Expect(r.out).To(And(ContainSubstring("plain"), ContainSubstring("new"), ContainSubstring("stringData")))

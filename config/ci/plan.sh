@@ -30,7 +30,7 @@ fi
 
 code=0
 "${FLEETWRIGHT:-fleetwright}" diff --from "$BASE" --to "${HEAD:-HEAD}" --merge-base \
-	-o text -o markdown=plan.md -o json=plan.json "$@" || code=$?
+	-o text -o markdown=plan.md -o json=plan.json -o html=plan.html "$@" || code=$?
 if [ ! -f plan.md ]; then
 	exit "$code" # nothing was compared: the message says why
 fi
