@@ -2,13 +2,19 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
+	"github.com/fluxcd/pkg/apis/meta"
 	"github.com/fluxcd/pkg/runtime/conditions"
+	sourcev1 "github.com/fluxcd/source-controller/api/v1"
+	apimeta "k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
@@ -51,9 +57,60 @@ func (r *ApplicationReconciler) bound(ctx context.Context, obs *observed, p *pla
 		status.AcceptedDigest = digest
 		return nil
 	}
-	p.overBudget = fmt.Sprintf("over budget: %s: to allow just this, annotate the Application with %s=%s", strings.Join(over, "; "), fleetv1.AllowChangeAnnotation, digest)
+	p.overBudget = overBudget(over, "Application", digest)
 	p.sources, p.children, p.endings, p.surplus, p.prune, p.again = nil, nil, nil, 0, nil, 0
 	return nil
+}
+
+// overBudget says by how much a step is over, and how to allow it.
+func overBudget(over []string, kind, digest string) string {
+	return fmt.Sprintf("over budget: %s: to allow just this, annotate the %s with %s=%s", strings.Join(over, "; "), kind, fleetv1.AllowChangeAnnotation, digest)
+}
+
+// errOverBudget says that something is not published because that is over a ChangeBudget.
+var errOverBudget = errors.New("not published")
+
+// bound refuses to publish another revision of files if that is over a ChangeBudget, and is not allowed: it changes something on
+// all members that have what was published before.
+func (d *delivery) bound(ctx context.Context, artifact, revision string) error {
+	namespace := d.owner.GetNamespace()
+	var list policyv1.ChangeBudgetList
+	if err := d.List(ctx, &list, client.InNamespace(namespace), client.UnsafeDisableDeepCopyOption(true)); err != nil || len(list.Items) == 0 {
+		return err
+	}
+	var kustomizations kustomizev1.KustomizationList
+	var releases helmv2.HelmReleaseList
+	for _, l := range []client.ObjectList{&kustomizations, &releases} {
+		if err := d.List(ctx, l, client.InNamespace(namespace), client.UnsafeDisableDeepCopyOption(true)); err != nil {
+			return err
+		}
+	}
+	var children []client.Object
+	for _, k := range pointers(kustomizations.Items) {
+		children = append(children, k)
+	}
+	for _, h := range pointers(releases.Items) {
+		children = append(children, h)
+	}
+	step := &budget.Step{}
+	for _, child := range children {
+		if sourceOf(child) == (object.Ref{Kind: sourcev1.ExternalArtifactKind, Name: artifact}) {
+			step.Change(memberOf(child), labelsOf(ctx, d, namespace, memberOf(child)))
+		}
+	}
+	step.Members = len(step.Changed)
+	over, digest := budget.Check(step, pointers(list.Items)), budget.DigestOf(revision)
+	if len(over) == 0 || budget.Allows(d.owner.GetAnnotations()[fleetv1.AllowChangeAnnotation], digest) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", errOverBudget, overBudget(over, d.kind.Kind, digest))
+}
+
+// setOverBudget says that something is not published.
+func setOverBudget(o conditions.Setter, err error) {
+	conditions.Delete(o, meta.ReconcilingCondition)
+	conditions.MarkTrue(o, appsv1.ChangeBlockedCondition, overBudgetReason, "%s", bounded(err.Error(), 1000))
+	conditions.MarkFalse(o, meta.ReadyCondition, overBudgetReason, "%s", bounded(err.Error(), 1000))
 }
 
 // step says what a pass begins to change. Members that do not answer count as if they did.
@@ -79,7 +136,7 @@ func (r *ApplicationReconciler) step(ctx context.Context, obs *observed, p *plan
 	}
 	for _, live := range p.unwanted {
 		key := memberOf(live)
-		step.Delete(key, r.labelsOf(ctx, obs.app.Namespace, key))
+		step.Delete(key, labelsOf(ctx, r, obs.app.Namespace, key))
 		if p.orphans(obs.app, live) || !protects(budgets) {
 			continue
 		}
@@ -106,7 +163,7 @@ func protects(budgets []*policyv1.ChangeBudget) bool {
 }
 
 // labelsOf returns the labels of a cluster; none if it is gone.
-func (r *ApplicationReconciler) labelsOf(ctx context.Context, namespace string, key member.Key) map[string]string {
+func labelsOf(ctx context.Context, r client.Reader, namespace string, key member.Key) map[string]string {
 	var o client.Object = &clusterv1.AttachedCluster{}
 	if key.Kind == clusterv1.ClusterKind {
 		o = &clusterv1.Cluster{}
@@ -160,15 +217,18 @@ func setChangeBlocked(app *appsv1.Application, p *plan) {
 	conditions.MarkTrue(app, appsv1.ChangeBlockedCondition, overBudgetReason, "%s", p.overBudget)
 }
 
-// applicationsIn returns all Applications of the namespace of a ChangeBudget.
-func (r *ApplicationReconciler) applicationsIn(ctx context.Context, o client.Object) []reconcile.Request {
-	var list appsv1.ApplicationList
-	if err := r.List(ctx, &list, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopyOption(true)); err != nil {
-		return nil
-	}
-	var requests []reconcile.Request
-	for i := range list.Items {
-		requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
-	return requests
+// budgeted watches ChangeBudgets, for all objects of a kind in their namespace.
+func budgeted(c client.Reader, list func() client.ObjectList) handler.EventHandler {
+	return handler.EnqueueRequestsFromMapFunc(func(ctx context.Context, o client.Object) []reconcile.Request {
+		all := list()
+		if err := c.List(ctx, all, client.InNamespace(o.GetNamespace()), client.UnsafeDisableDeepCopyOption(true)); err != nil {
+			return nil
+		}
+		var requests []reconcile.Request
+		_ = apimeta.EachListItem(all, func(item runtime.Object) error { // no item errs
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(item.(client.Object))})
+			return nil
+		})
+		return requests
+	})
 }

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -34,10 +35,13 @@ func (h *hub) declared() reviewed.Side {
 	var apps appsv1.ApplicationList
 	var fleets fleetv1.FleetList
 	var clusters clusterv1.AttachedClusterList
+	var configs clusterv1.ClusterConfigList
 	var budgets policyv1.ChangeBudgetList
-	for _, list := range []client.ObjectList{&apps, &fleets, &clusters, &budgets} {
+	for _, list := range []client.ObjectList{&apps, &fleets, &clusters, &configs, &budgets} {
 		h.Expect(h.List(h.t.Context(), list, client.InNamespace(h.ns))).To(Succeed())
 	}
+	d.ClusterConfigs = pointers(configs.Items)
+	apps.Items = slices.DeleteFunc(apps.Items, func(a appsv1.Application) bool { return metav1.GetControllerOf(&a) != nil })
 	d.Applications, d.Fleets, d.AttachedClusters, d.ChangeBudgets = pointers(apps.Items), pointers(fleets.Items), pointers(clusters.Items), pointers(budgets.Items)
 	return reviewed.Side{Rendered: repository.Render(d, nil)}
 }
@@ -122,4 +126,36 @@ func TestChangeBudget(t *testing.T) {
 	h.Expect(h.Delete(t.Context(), &policyv1.ChangeBudget{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "careful"}})).To(Succeed())
 	h.Eventually(h.changeBlocked).Should(BeEmpty())
 	h.Eventually(func() string { return h.kustomizations()["web-app-c4"].Spec.Interval.Duration.String() }).Should(Equal("9m0s"))
+}
+
+// What is published for all members at once is bounded as well: that of a ClusterConfig, and it passes on what is allowed.
+func TestChangeBudgetOfWhatIsPublished(t *testing.T) {
+	h := newHub(t)
+	h.attach("c1 region=eu", "c2 region=us")
+	h.fleet("prod", "c1", "c2")
+	h.apply(quotas)
+	h.start()
+	h.Eventually(h.kustomizations).Should(HaveLen(2))
+	h.apply(careful)
+	before, from := h.artifact("quotas").Revision, h.declared()
+	h.apply(strings.Replace(quotas, `pods: "10"`, `pods: "20"`, 1))
+	h.Eventually(h.said("quotas", appsv1.ChangeBlockedCondition)).Should(HavePrefix("True OverBudget"))
+	p := reviewed.Compare(from, h.declared())
+	h.Expect(p.OverBudget).To(HaveLen(1))
+	over := p.OverBudget[0]
+	h.Expect(over.Owner.Kind).To(Equal("ClusterConfig"))
+	h.Expect(over.Over).To(Equal([]string{"changes 2 of 2 members, and 1 (50%) may be (ChangeBudget careful)", "changes something in 2 regions, and 1 may be (ChangeBudget careful)"}))
+	h.Expect(h.said("quotas", appsv1.ChangeBlockedCondition)()).To(Equal("True OverBudget: not published: over budget: " + strings.Join(over.Over, "; ") + ": to allow just this, annotate the ClusterConfig with fleet.kurator.dev/allow-change=" + over.Allow))
+	h.Consistently(func() string { return h.artifact("quotas").Revision }).Should(Equal(before))
+
+	patch(h, &clusterv1.ClusterConfig{ObjectMeta: metav1.ObjectMeta{Name: "quotas"}}, `{"metadata":{"annotations":{"fleet.kurator.dev/allow-change":"`+over.Allow+`"}}}`)
+	h.Eventually(func() string { return h.artifact("quotas").Revision }).Should(HaveSuffix(over.Allow))
+	h.Eventually(h.said("quotas", appsv1.ChangeBlockedCondition)).Should(BeEmpty())
+
+	t.Log("and nothing else, until there is no budget")
+	h.apply(strings.Replace(quotas, `pods: "10"`, `pods: "30"`, 1))
+	h.Eventually(h.said("quotas", appsv1.ChangeBlockedCondition)).Should(HavePrefix("True OverBudget"))
+	h.Expect(h.Delete(t.Context(), &policyv1.ChangeBudget{ObjectMeta: metav1.ObjectMeta{Namespace: h.ns, Name: "careful"}})).To(Succeed())
+	h.Eventually(h.said("quotas", appsv1.ChangeBlockedCondition)).Should(BeEmpty())
+	h.Eventually(func() string { return h.artifact("quotas").Revision }).ShouldNot(HaveSuffix(over.Allow))
 }

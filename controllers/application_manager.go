@@ -56,7 +56,7 @@ func (r *ApplicationReconciler) SetupWithManager(ctx context.Context, mgr ctrl.M
 		Watches(&fleetv1.Fleet{}, handler.EnqueueRequestsFromMapFunc(r.applicationsOfFleet), changed).
 		Watches(&clusterv1.AttachedCluster{}, r.memberHandler(), builder.WithPredicates(memberChanged{})).
 		Watches(&clusterv1.Cluster{}, r.memberHandler(), builder.WithPredicates(memberChanged{}))
-	b = b.Watches(&policyv1.ChangeBudget{}, handler.EnqueueRequestsFromMapFunc(r.applicationsIn))
+	b = b.Watches(&policyv1.ChangeBudget{}, budgeted(r, func() client.ObjectList { return &appsv1.ApplicationList{} }))
 	for _, kind := range generatedKinds {
 		b = b.Watches(newFluxObject(kind), r.ownedHandler())
 	}

@@ -105,6 +105,11 @@ func (r *ClusterConfigReconciler) Reconcile(ctx context.Context, req ctrl.Reques
 			setStalled(config, notOursReason, err)
 			return ctrl.Result{}, reconcile.TerminalError(err)
 		}
+		if errors.Is(err, errOverBudget) {
+			config.Status.ObservedGeneration = config.Generation
+			setOverBudget(config, err)
+			return ctrl.Result{}, r.passOn(ctx, config)
+		}
 		conditions.MarkFalse(config, "Ready", applyFailedReason, "%s", shorten(err.Error()))
 		return ctrl.Result{}, err
 	}

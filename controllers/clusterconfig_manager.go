@@ -20,6 +20,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 )
 
 // SetupWithManager registers the reconciler and its watches.
@@ -31,6 +32,7 @@ func (r *ClusterConfigReconciler) SetupWithManager(mgr ctrl.Manager, opts contro
 		Watches(&appsv1.Application{}, owner).
 		Watches(&appsv1.Application{}, whenSettled(r.concerned)). // members for which it cannot be rendered are in its status
 		Watches(&sourcev1.ExternalArtifact{}, owner).
+		Watches(&policyv1.ChangeBudget{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace)).
 		// Who wants the same object may have to give it up, or to take it.
 		Watches(&clusterv1.ClusterConfig{}, handler.EnqueueRequestsFromMapFunc(r.rivals), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&fleetv1.Fleet{}, whenSettled(r.inNamespace), builder.WithPredicates(predicate.GenerationChangedPredicate{})).

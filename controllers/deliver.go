@@ -105,6 +105,11 @@ func (d *delivery) applyArtifact(ctx context.Context, name string, spec *sourcev
 	if a := live.Status.Artifact; a != nil && a.Revision == artifact.Revision && a.Digest == artifact.Digest && a.URL == artifact.URL {
 		return nil
 	}
+	if a := live.Status.Artifact; a != nil && a.Revision != artifact.Revision {
+		if err := d.bound(ctx, name, artifact.Revision); err != nil {
+			return err
+		}
+	}
 	ready := metav1.Condition{Type: meta.ReadyCondition, Status: metav1.ConditionTrue, Reason: succeededReason,
 		Message: "published " + artifact.Revision, LastTransitionTime: metav1.Now(), ObservedGeneration: live.Generation}
 	if was := apimeta.FindStatusCondition(live.Status.Conditions, meta.ReadyCondition); was != nil && was.Status == ready.Status {

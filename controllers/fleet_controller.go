@@ -30,6 +30,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/controllers/publisher"
 	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/member"
@@ -81,6 +82,7 @@ func (r *FleetReconciler) SetupWithManager(mgr ctrl.Manager, opts controller.Opt
 		Watches(&appsv1.Application{}, whenSettled(fleetOfOwner)).
 		Watches(&appsv1.Application{}, whenSettled(r.neededBy)).
 		Watches(&sourcev1.ExternalArtifact{}, owner).
+		Watches(&policyv1.ChangeBudget{}, budgeted(r, func() client.ObjectList { return &fleetv1.FleetList{} })).
 		Watches(&corev1.Secret{}, owner).
 		WatchesRawSource(source.Channel(r.Facts.fleets, &handler.EnqueueRequestForObject{})).
 		WatchesRawSource(source.Channel(fetched, handler.EnqueueRequestsFromMapFunc(usersOfPlugins(r.Client)))).

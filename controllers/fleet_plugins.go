@@ -74,7 +74,10 @@ func (r *FleetReconciler) deliverPlugins(ctx context.Context, fleet *fleetv1.Fle
 		at, err := r.deliverPlugin(ctx, d, fleet, use, members, &status)
 		endpoints = append(endpoints, at...)
 		known = known && err == nil && status.Reason != pluginNotLoadedReason && status.Reason != readingFactsReason
-		if err != nil {
+		switch {
+		case errors.Is(err, errOverBudget): // a change of the budget, or of the Fleet, is what goes on from here
+			status.Reason, status.Message = overBudgetReason, bounded(err.Error(), 1000)
+		case err != nil:
 			errs = append(errs, fmt.Errorf("plugin %s: %w", use.Name, err))
 			status.Reason, status.Message = applyFailedReason, shorten(err.Error())
 		}

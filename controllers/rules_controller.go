@@ -185,6 +185,10 @@ func (r *RulesReconciler[T]) Reconcile(ctx context.Context, req ctrl.Request) (_
 				setStalled(o, notOursReason, err)
 				return ctrl.Result{}, reconcile.TerminalError(err)
 			}
+			if errors.Is(err, errOverBudget) {
+				setOverBudget(o, err)
+				return ctrl.Result{}, r.passOn(ctx, o)
+			}
 			conditions.MarkFalse(o, meta.ReadyCondition, applyFailedReason, "%s", shorten(err.Error()))
 			return ctrl.Result{}, err
 		}

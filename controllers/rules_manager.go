@@ -19,6 +19,7 @@ import (
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 )
 
 // SetupWithManager registers the reconciler and its watches.
@@ -29,6 +30,7 @@ func (r *RulesReconciler[T]) SetupWithManager(mgr ctrl.Manager, opts controller.
 		For(r.kind.new(), changed).
 		Watches(&appsv1.Application{}, owner).
 		Watches(&sourcev1.ExternalArtifact{}, owner).
+		Watches(&policyv1.ChangeBudget{}, handler.EnqueueRequestsFromMapFunc(r.inNamespace)).
 		// Whose plugins' namespaces are left alone, and who brings Kyverno.
 		Watches(&fleetv1.Fleet{}, whenSettled(r.inNamespace), changed).
 		Watches(&clusterv1.AttachedCluster{}, whenSettled(r.inNamespace), builder.WithPredicates(memberChanged{})).

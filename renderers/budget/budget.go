@@ -108,3 +108,9 @@ func allowed(of *intstr.IntOrString, members int) string {
 func Allows(annotation, digest string) bool {
 	return digest != "" && slices.ContainsFunc(strings.Split(annotation, ","), func(s string) bool { return strings.TrimSpace(s) == digest })
 }
+
+// DigestOf returns what allows the step to a revision of published files: the digest in it.
+func DigestOf(revision string) string {
+	_, digest, _ := strings.Cut(revision, "@")
+	return digest
+}

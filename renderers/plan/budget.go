@@ -40,30 +40,31 @@ func (c *comparison) budget(more []*policyv1.ChangeBudget) {
 			budgets[b.Namespace] = append(budgets[b.Namespace], b)
 		}
 	}
-	steps, digests := c.steps(), c.to.Digests()
-	for key, step := range steps {
-		app := c.to.apps[key]
-		of := slices.Concat(budgets[key[0]], more)
-		if app == nil || len(of) == 0 {
-			continue
-		}
-		over := slices.Compact(budget.Check(step, of))
+	digests := c.to.Digests()
+	check := func(namespace, app, allow string, step *budget.Step) {
+		over := slices.Compact(budget.Check(step, slices.Concat(budgets[namespace], more)))
 		if len(over) == 0 {
-			continue
+			return
 		}
-		kind, name := c.to.Written(key[0], key[1])
-		digest := digests.Owners[repository.Name{Namespace: key[0], Kind: appsv1.ApplicationKind, Name: key[1]}]
-		o := OverBudget{Owner: Ref{key[0], kind, name}, Application: key[1], Over: over, Allow: digest}
-		o.Allowed = budget.Allows(c.to.annotations(o.Owner)[fleetv1.AllowChangeAnnotation], digest)
+		kind, name := c.to.Written(namespace, app)
+		o := OverBudget{Owner: Ref{namespace, kind, name}, Application: app, Over: over, Allow: allow}
+		o.Allowed = budget.Allows(c.to.annotations(o.Owner)[fleetv1.AllowChangeAnnotation], allow)
 		c.OverBudget = append(c.OverBudget, o)
 	}
+	for key, step := range c.steps() {
+		if c.to.apps[key] != nil {
+			check(key[0], key[1], digests.Owners[repository.Name{Namespace: key[0], Kind: appsv1.ApplicationKind, Name: key[1]}], step)
+		}
+	}
+	for artifact, step := range c.published() {
+		check(artifact.Metadata.Namespace, artifact.Application, budget.DigestOf(artifact.Revision), step)
+	}
 	slices.SortFunc(c.OverBudget, func(a, b OverBudget) int {
-		return cmp.Or(compareBool(a.Allowed, b.Allowed), compareRef(a.Owner, b.Owner), cmp.Compare(a.Application, b.Application))
+		return cmp.Or(compareBool(a.Allowed, b.Allowed), compareRef(a.Owner, b.Owner), cmp.Compare(a.Application, b.Application), cmp.Compare(a.Allow, b.Allow))
 	})
 }
 
-// steps are what changes of the Applications, as the controller sees it: in the objects on the hub, and in what they are made of
-// as far as that is rendered.
+// steps are what changes of the Applications, as the controller sees it: in the objects on the hub.
 func (c *comparison) steps() map[[2]string]*budget.Step {
 	out := map[[2]string]*budget.Step{}
 	members := map[[2]string]map[member.Key]bool{}
@@ -82,7 +83,7 @@ func (c *comparison) steps() map[[2]string]*budget.Step {
 	for key, from := range c.from.objects {
 		s := step(from)
 		switch to := c.to.objects[key]; {
-		case to != nil && (to.Digest() != from.Digest() || c.from.made(from) != c.to.made(to)):
+		case to != nil && (to.Digest() != from.Digest() || c.from.sourcesOf(from) != c.to.sourcesOf(to)):
 			s.Change(from.Member, labels[memberID{key.namespace, from.Member}])
 		case to == nil && c.held.reason(from) == "" && c.held.owners[c.owner(from)] == "" && c.unread(from) == "":
 			s.Delete(from.Member, labels[memberID{key.namespace, from.Member}])
@@ -105,25 +106,32 @@ func (c *comparison) steps() map[[2]string]*budget.Step {
 	return out
 }
 
-// made identifies what a child is made of as the controller knows it: the files that it publishes, and the sources as they are
-// declared.
-func (s *side) made(x *application.Rendered) string {
-	text := ""
-	if artifact := s.artifact(x); artifact != nil {
-		text = artifact.Revision
+// published are the steps to what is published anew, by what is published: that is another step than what the Flux objects are.
+func (c *comparison) published() map[*application.Rendered]*budget.Step {
+	out := map[*application.Rendered]*budget.Step{}
+	labels := c.to.labels()
+	for key, x := range c.from.objects {
+		was := c.from.source(x)
+		if was == nil || was.Revision == "" {
+			continue
+		}
+		if is := c.to.sources[idOf(was)]; is != nil && is.Revision != was.Revision && c.held.owners[c.owner(x)] == "" {
+			if out[is] == nil {
+				out[is] = &budget.Step{}
+			}
+			out[is].Change(x.Member, labels[memberID{key.namespace, x.Member}])
+			out[is].Members = len(out[is].Changed)
+		}
 	}
+	return out
+}
+
+// sourcesOf identifies the sources of a child as they are declared.
+func (s *side) sourcesOf(x *application.Rendered) (text string) {
 	for source := s.source(x); source != nil; source = s.source(source) {
 		text += " " + source.Ref().String() + " " + source.Digest()
 	}
 	return text
-}
-
-// artifact returns what is published for a child; nil if it is made of something else.
-func (s *side) artifact(x *application.Rendered) *application.Rendered {
-	if source := s.source(x); source != nil && source.Revision != "" {
-		return source
-	}
-	return nil
 }
 
 // handedOver says whether the Helm release of a child that ends is another child's.
