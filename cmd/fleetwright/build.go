@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -34,6 +36,7 @@ type buildOptions struct {
 	strict       bool
 	expand       bool
 	check        bool
+	digest       bool
 }
 
 func newBuild() *cobra.Command {
@@ -61,6 +64,9 @@ wrong; nothing is printed.`,
   # What ends up on a member of what ClusterConfigs render
   fleetwright build . --member edge-7 --expand
 
+  # What a hub that has this says in status.renderDigest
+  fleetwright build . --digest
+
   # Members that are on the hub and not in Git
   fleetwright inventory export -A > members.yaml
   fleetwright build . --members members.yaml`,
@@ -83,6 +89,7 @@ wrong; nothing is printed.`,
 	f.BoolVar(&o.strict, "strict", false, "fail on warnings")
 	f.BoolVar(&o.check, "check", false, "warn of what members cannot take of the published files: API versions that their Kubernetes does not serve, CRDs that come from two")
 	f.BoolVar(&o.expand, "expand", false, "print what ends up on the members instead: the published files after kustomize. What is not rendered here, as Git sources and charts, is named and left out")
+	f.BoolVar(&o.digest, "digest", false, "print digests instead: of each owner, as the hub says in status.renderDigest, and of all that is for each member")
 	o.atHand.flags(f)
 	completion(cmd, "output", cobra.FixedCompletions([]string{"yaml", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	completion(cmd, "member", completeFromPaths(&o.source, "AttachedCluster", "Cluster"))
@@ -100,6 +107,8 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 		return errors.New("--output-dir writes YAML: leave --output out")
 	case o.expand && (o.dir != "" || o.output != "yaml"):
 		return errors.New("--expand prints YAML: leave --output and --output-dir out")
+	case o.digest && (o.dir != "" || o.output != "yaml" || o.expand):
+		return errors.New("--digest prints a table: leave --output, --output-dir and --expand out")
 	}
 	set, err := o.source.Read()
 	if err != nil {
@@ -113,6 +122,7 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 	if err := o.checkNames(rendered.Declared); err != nil {
 		return err
 	}
+	digests := rendered.Digests()
 	rendered.Result = o.narrow(rendered.Result)
 	var made *contents.Contents
 	if o.expand || o.check {
@@ -123,6 +133,8 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 		defer made.Close()
 	}
 	switch {
+	case o.digest:
+		err = o.printDigests(cmd.OutOrStdout(), digests)
 	case o.expand:
 		err = printExpanded(cmd.OutOrStdout(), cmd.ErrOrStderr(), rendered, made)
 	case o.dir != "":
@@ -137,6 +149,26 @@ func (o *buildOptions) run(cmd *cobra.Command) error {
 		return failure{exitFailed, err}
 	}
 	return o.report(cmd, set, rendered)
+}
+
+// printDigests prints the digests of what was asked for, owners first.
+func (o *buildOptions) printDigests(w io.Writer, d *repository.Digests) error {
+	rows := [][]string{{"KIND", "NAMESPACE", "NAME", "DIGEST"}}
+	add := func(digests map[repository.Name]string, wanted func(repository.Name) bool) {
+		for _, n := range slices.SortedFunc(maps.Keys(digests), func(a, b repository.Name) int {
+			return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+		}) {
+			if wanted(n) {
+				rows = append(rows, []string{n.Kind, n.Namespace, n.Name, digests[n]})
+			}
+		}
+	}
+	all := len(o.members)+len(o.applications) == 0
+	add(d.Owners, func(n repository.Name) bool {
+		return all || n.Kind == appsv1.ApplicationKind && slices.Contains(o.applications, n.Name)
+	})
+	add(d.Members, func(n repository.Name) bool { return n.Name != "" && (all || slices.Contains(o.members, n.Name)) })
+	return writeTable(w, rows)
 }
 
 // renderRepository renders what was read, with the plugins that are known.

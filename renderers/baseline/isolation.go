@@ -5,6 +5,7 @@ import (
 
 	networkingv1 "k8s.io/api/networking/v1"
 
+	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/application"
@@ -47,7 +48,8 @@ func Isolation(fleet *fleetv1.Fleet, configs []*clusterv1.ClusterConfig) *cluste
 	namespaces = slices.Compact(namespaces)
 	spec := &networkingv1.NetworkPolicySpec{}
 	readTemplate("networkpolicies/isolation.yaml", spec)
-	isolation.Spec = clusterv1.ClusterConfigSpec{Target: clusterv1.ClusterConfigTarget{Fleet: fleet.Name}, Priority: isolationPriority}
+	isolation.Spec = clusterv1.ClusterConfigSpec{Target: clusterv1.ClusterConfigTarget{Fleet: fleet.Name}, Priority: isolationPriority,
+		DeletionPolicy: appsv1.DeletionPolicyDelete} // the default, which the API server fills in
 	for some := range slices.Chunk(namespaces, maxNamespaces) {
 		isolation.Spec.NetworkPolicies = append(isolation.Spec.NetworkPolicies,
 			clusterv1.BaselineNetworkPolicy{Name: "isolation", Namespaces: some, Spec: spec})

@@ -32,7 +32,14 @@ func Render(d application.Declared, find func(namespace, name string) (*plugin.P
 	d, r.plugins = plugin.Compose(d, find)
 	d, r.baselines = baseline.Compose(d)
 	d, r.rules = rule.Compose(d, find)
-	r.Declared, r.Result = d, application.Render(d)
+	r.Declared = d
+	d.Applications = slices.Clone(d.Applications)
+	for i, app := range d.Applications {
+		if kind, _ := r.Written(app.Namespace, app.Name); kind != appsv1.ApplicationKind {
+			d.Applications[i] = withDefaults(app)
+		}
+	}
+	r.Result = application.Render(d)
 	r.Objects = slices.Concat(r.baselines.Artifacts(), r.plugins.Artifacts(), r.rules.Artifacts(), r.Objects)
 	r.Problems = slices.Concat(r.plugins.Problems, r.baselines.Problems, r.rules.Problems, r.Problems)
 	return r
