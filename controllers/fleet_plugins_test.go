@@ -26,6 +26,15 @@ import (
 // reachable gives members a kubeconfig that leads to the API server of the test itself: what is read of a member is read there.
 func (h *hub) reachable(members ...string) {
 	h.t.Helper()
+	b := h.kubeconfig()
+	for _, m := range members {
+		h.Expect(h.Create(h.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: m + "-kubeconfig", Namespace: h.ns}, Data: map[string][]byte{"value": b}})).To(Succeed())
+	}
+}
+
+// kubeconfig leads to the API server of the test.
+func (h *hub) kubeconfig() []byte {
+	h.t.Helper()
 	config := clientcmdapi.NewConfig()
 	config.Clusters["c"] = &clientcmdapi.Cluster{Server: testConfig.Host, CertificateAuthorityData: testConfig.CAData}
 	config.AuthInfos["u"] = &clientcmdapi.AuthInfo{ClientCertificateData: testConfig.CertData, ClientKeyData: testConfig.KeyData, Token: testConfig.BearerToken}
@@ -33,9 +42,7 @@ func (h *hub) reachable(members ...string) {
 	config.CurrentContext = "x"
 	b, err := clientcmd.Write(*config)
 	h.Expect(err).NotTo(HaveOccurred())
-	for _, m := range members {
-		h.Expect(h.Create(h.t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: m + "-kubeconfig", Namespace: h.ns}, Data: map[string][]byte{"value": b}})).To(Succeed())
-	}
+	return b
 }
 
 // plugins makes or changes a fleet of a and b with these plugins.

@@ -48,6 +48,7 @@ type listing struct {
 // status is what the statuses of all our kinds have.
 type status struct {
 	clusterv1.MemberHealth `json:",inline"`
+	RenderDigest           string                   `json:"renderDigest"`
 	Members                fleetv1.MemberSummary    `json:"members"`
 	Plugins                []fleetv1.PluginStatus   `json:"plugins"`
 	PluginEndpoints        []fleetv1.PluginEndpoint `json:"pluginEndpoints"`
@@ -147,17 +148,21 @@ func age(o *unstructured.Unstructured, now time.Time) string {
 	return duration.HumanDuration(now.Sub(o.GetCreationTimestamp().Time))
 }
 
-// hub is the cluster that get and inventory ask.
+// hub is the cluster that get, inventory and verify ask.
 type hub struct {
 	kubeconfig, context, namespace string
 	allNamespaces                  bool
 }
 
 func (h *hub) flags(f *pflag.FlagSet) {
-	f.StringVar(&h.kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
-	f.StringVar(&h.context, "context", "", "context of the kubeconfig; else its current one")
+	h.clusterFlags(f)
 	f.StringVarP(&h.namespace, "namespace", "n", "", "namespace; else that of the context")
 	f.BoolVarP(&h.allNamespaces, "all-namespaces", "A", false, "all namespaces")
+}
+
+func (h *hub) clusterFlags(f *pflag.FlagSet) {
+	f.StringVar(&h.kubeconfig, "kubeconfig", "", "kubeconfig file; else $KUBECONFIG, else ~/.kube/config")
+	f.StringVar(&h.context, "context", "", "context of the kubeconfig; else its current one")
 }
 
 func newGet() *cobra.Command {
@@ -238,33 +243,38 @@ func names(objects []unstructured.Unstructured) []string {
 	return out
 }
 
-// list returns the objects of a listing, or the one of a name, sorted, and the namespace that was asked.
-func (h *hub) list(ctx context.Context, l listing, name string, timeout time.Duration) ([]unstructured.Unstructured, string, error) {
+// connect returns a client of the hub, its address, and the namespace that is asked for; empty if that is all.
+func (h *hub) connect(timeout time.Duration) (client dynamic.Interface, host, namespace string, err error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = h.kubeconfig
 	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: h.context})
 	config, err := loader.ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, "", errors.New("no cluster is configured: name a kubeconfig with --kubeconfig or KUBECONFIG, and a context in it with --context")
+		return nil, "", "", errors.New("no cluster is configured: name a kubeconfig with --kubeconfig or KUBECONFIG, and a context in it with --context")
 	}
 	if err != nil {
-		return nil, "", err
+		return nil, "", "", err
 	}
-	namespace := h.namespace
+	namespace = h.namespace
 	if namespace == "" && !h.allNamespaces {
 		if namespace, _, err = loader.Namespace(); err != nil {
-			return nil, "", err
+			return nil, "", "", err
 		}
 	}
 	if h.allNamespaces {
 		namespace = metav1.NamespaceAll
 	}
 	config.Timeout = timeout
-	client, err := dynamic.NewForConfig(config)
+	client, err = dynamic.NewForConfig(config)
+	return client, config.Host, namespace, err
+}
+
+// list returns the objects of a listing, or the one of a name, sorted, and the namespace that was asked.
+func (h *hub) list(ctx context.Context, l listing, name string, timeout time.Duration) ([]unstructured.Unstructured, string, error) {
+	client, host, namespace, err := h.connect(timeout)
 	if err != nil {
 		return nil, "", err
 	}
-
 	// A list, for one name too: then a 404 says that there is no such kind, never that there is no such object.
 	options := metav1.ListOptions{}
 	if name != "" {
@@ -273,11 +283,8 @@ func (h *hub) list(ctx context.Context, l listing, name string, timeout time.Dur
 	var out []unstructured.Unstructured
 	for _, resource := range l.resources {
 		list, err := client.Resource(resource).Namespace(namespace).List(ctx, options)
-		if apierrors.IsNotFound(err) {
-			return nil, "", fmt.Errorf("%s does not know %s: is it the hub, and are Fleetwright's CRDs installed there?", config.Host, resource.GroupResource())
-		}
 		if err != nil {
-			return nil, "", fmt.Errorf("%s: %w", config.Host, err)
+			return nil, "", hubError(host, resource, err)
 		}
 		out = append(out, list.Items...)
 	}
@@ -285,6 +292,14 @@ func (h *hub) list(ctx context.Context, l listing, name string, timeout time.Dur
 		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
 	})
 	return out, namespace, nil
+}
+
+// hubError says why objects of one kind could not be listed.
+func hubError(host string, resource schema.GroupVersionResource, err error) error {
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("%s does not know %s: is it the hub, and are Fleetwright's CRDs installed there?", host, resource.GroupResource())
+	}
+	return fmt.Errorf("%s: %w", host, err)
 }
 
 func (h *hub) get(cmd *cobra.Command, l listing, name, member, output string, now time.Time) error {

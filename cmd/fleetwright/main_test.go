@@ -31,7 +31,9 @@ func TestUsage(t *testing.T) {
 	g.Expect(fleetwright("", "completion", "bash").out).To(ContainSubstring("complete -o default -F __start_fleetwright fleetwright"))
 
 	for _, args := range [][]string{{"nonsense"}, {"build", "--nonsense"}, {"build"}, {"build", ".", "-o", "text"}, {"build", ".", "-o", "json", "--output-dir", "x"},
-		{"build", "nowhere"}, {"get", "nonsense"}, {"get", "nonsense", "a"}, {"get", "fleets", "a", "b"}, {"get", "fleets", "-o", "text"}, {"get", "fleets", "a", "-A"}} {
+		{"build", "nowhere"}, {"get", "nonsense"}, {"get", "nonsense", "a"}, {"get", "fleets", "a", "b"}, {"get", "fleets", "-o", "text"}, {"get", "fleets", "a", "-A"},
+		{"verify"}, {"verify", "--plan", "nowhere"}, {"verify", "--plan", "-"}, {"verify", "plan.json"}, {"verify", "--plan", "-", "-o", "yaml"},
+		{"build", ".", "--digest", "-o", "json"}} {
 		r := fleetwright("", args...)
 		g.Expect(r.code).To(Equal(exitUsage), "%v", args)
 		g.Expect(r.err).To(HavePrefix("error: "), "%v", args)

@@ -95,3 +95,35 @@ func TestSealOfWhatIsNoJSON(t *testing.T) {
 	o := &Object{Kind: "K", Metadata: Metadata{Name: "n"}, Spec: json.RawMessage("{")}
 	NewWithT(t).Expect(o.Seal()).To(MatchError(ContainSubstring("K/n: ")))
 }
+
+func TestDigests(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(Digests{}.Sum()).To(BeEmpty(), "nothing is rendered")
+	a := sealed(t, func(*Object) {})
+	b := sealed(t, func(o *Object) { o.Metadata.Name = "m" })
+	one, two := Digests{}, Digests{}
+	one.Add(a, b)
+	two.Add(b, a, a)
+	g.Expect(one.Sum()).To(HavePrefix("sha256:"))
+	g.Expect(two.Sum()).To(Equal(one.Sum()), "whatever the order")
+	seen := map[string]bool{one.Sum(): true}
+	for what, digests := range map[string]Digests{
+		"less":           {a.Ref(): a.Digest()},
+		"another digest": {a.Ref(): a.Digest(), b.Ref(): a.Digest()},
+		"another name":   {a.Ref(): a.Digest(), {Kind: "K", Name: "o"}: b.Digest()},
+		"another kind":   {a.Ref(): a.Digest(), {Kind: "L", Name: "m"}: b.Digest()},
+	} {
+		g.Expect(seen[digests.Sum()]).To(BeFalse(), what)
+		seen[digests.Sum()] = true
+	}
+}
+
+func BenchmarkDigests(b *testing.B) {
+	for b.Loop() {
+		d := Digests{}
+		for i := range 500 {
+			d[Ref{"Kustomization", fmt.Sprintf("application-policy-member-%d", i)}] = "0123456789abcdef0123456789abcdef"
+		}
+		d.Sum()
+	}
+}
