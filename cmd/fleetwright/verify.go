@@ -175,7 +175,7 @@ func (v *verdict) write(w io.Writer) error {
 		}
 		why := f.Why
 		if len(f.Fields) > 0 {
-			why = strings.Trim(some(f.Fields, 3)+": "+why, ": ")
+			why = strings.Trim(some(f.Fields)+": "+why, ": ")
 		}
 		owner := f.Owner.Kind + "/" + f.Owner.Name
 		rows = append(rows, []string{string(f.State), f.Namespace, f.Kind + "/" + f.Name, f.Member, owner, why})
