@@ -29,7 +29,12 @@
   const order = Object.keys(kinds);
   const hub = 'hub'; // the key of the row of what all members share; those of members have a slash
 
-  const changes = plan.changes || [], dangers = plan.dangers || [], problems = plan.problems || [], owners = plan.owners || [];
+  // What is over budget is the worst that there is.
+  function overBudget(plan) {
+    return (plan.overBudget || []).map(o => ({kind: o.allowed ? 'Allowed' : 'OverBudget', owner: o.owner,
+      message: `${o.over.join('; ')}${o.allowed ? ': allowed by its annotation' : ': to allow just this, annotate it with fleet.kurator.dev/allow-change: ' + o.allow}`}));
+  }
+  const changes = plan.changes || [], dangers = overBudget(plan).concat(plan.dangers || []), problems = plan.problems || [], owners = plan.owners || [];
   const joining = plan.members.joining || [], leaving = plan.members.leaving || [];
   const columns = new Map(), rows = new Map(), namespaces = new Set();
 
