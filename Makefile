@@ -126,6 +126,7 @@ chromium: ## Find the browser that opens the HTML page in tests, or install Debi
 	else echo "no browser: set CHROMIUM to a Chromium or Chrome, or install one; the tests that need it are left out"; fi
 
 bench: parts build bin/helm-standin ## Run the benchmarks.
+	go test -run '^$$' -bench BenchmarkDiff -benchtime 1x ./cmd/fleetwright
 	cd e2e && $(TEST_ENV) go test -run '^$$' -bench . -timeout 60m ./bench/...
 
 fuzz: ## Run each fuzz test for FUZZTIME (10s).

@@ -2,13 +2,18 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
+	"github.com/fleetwright/fleetwright/renderers/plan"
 )
 
 // generate writes a repository with members and Applications, which have overrides for regions and for single members.
@@ -97,6 +102,33 @@ func BenchmarkDiff(b *testing.B) {
 		g.Expect(syscall.Getrusage(syscall.RUSAGE_SELF, &usage)).To(Succeed())
 		b.ReportMetric(float64(usage.Maxrss)/1024, "MiB-peak")
 	}
+	b.Run("where the time goes", func(b *testing.B) {
+		var reading, rendering, comparing, writing time.Duration
+		for b.Loop() {
+			lap := time.Now()
+			since := func() time.Duration { d := time.Since(lap); lap = time.Now(); return d }
+			o := diffOptions{source: manifest.Source{Namespace: "fleet"}, atHand: atHand{self: []string{self}}}
+			var sides [2]*readState
+			for i, root := range []string{from, to} {
+				source := o.source
+				source.Paths = []string{root}
+				_, err := source.Read()
+				NewWithT(b).Expect(err).NotTo(HaveOccurred())
+				reading += since()
+				sides[i], _, err = o.read(state{name: root, root: root, paths: []string{root}})
+				NewWithT(b).Expect(err).NotTo(HaveOccurred())
+				defer sides[i].contents.Close()
+				rendering += since()
+			}
+			p := plan.Compare(sides[0].Side, sides[1].Side)
+			comparing += since()
+			NewWithT(b).Expect(writePlanMarkdown(io.Discard, p, false)).To(Succeed())
+			writing += since()
+		}
+		for name, d := range map[string]time.Duration{"read-ms": reading, "read+render-ms": rendering, "compare-ms": comparing, "write-ms": writing} {
+			b.ReportMetric(float64(d.Milliseconds())/float64(b.N), name)
+		}
+	})
 	b.Run("nothing", func(b *testing.B) { diff(b, "nothing changes on 500 members") })
 	file := filepath.Join(to, "deploy/app03/all.yaml")
 	text, err := os.ReadFile(file)
