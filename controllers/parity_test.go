@@ -36,6 +36,7 @@ import (
 // rendersNothing are the kinds that nothing is rendered of, and why.
 var rendersNothing = map[string]string{
 	"AttachedCluster": "what is rendered for a member is its fleets' and Applications'",
+	"ChangeBudget":    "it says how much may change at once",
 	"Cluster":         "what is rendered for a member is its fleets' and Applications'",
 	"PluginConfig":    "it gives plugins to fleets; how the hub fetches them is nothing that members see",
 }

@@ -280,6 +280,9 @@ func explain(o *unstructured.Unstructured, member string) string {
 	if s.ObservedGeneration != o.GetGeneration() {
 		return fmt.Sprintf("%s has generation %d, and the controller has looked at %d", title, o.GetGeneration(), s.ObservedGeneration)
 	}
+	if c := apimeta.FindStatusCondition(s.Conditions, appsv1.ChangeBlockedCondition); c != nil && c.Status == metav1.ConditionTrue {
+		return title + ": " + c.Message
+	}
 	for _, m := range s.Members.NotReady {
 		if m.Name == member && member != "" {
 			return fmt.Sprintf("%s: %s", m.Reason, m.Message)
