@@ -15,6 +15,7 @@ import (
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/application"
 	"github.com/fleetwright/fleetwright/renderers/plan"
 	"github.com/fleetwright/fleetwright/renderers/repository"
 )
@@ -253,7 +254,11 @@ func (v *verification) why(owner *plan.Owner, app *plan.Application, member stri
 		case app.Was:
 			texts = append(texts, "is still what it was before the change")
 		default:
-			texts = append(texts, "is rendered from something else than what was reviewed")
+			text := "is rendered from something else than what was reviewed"
+			if i := slices.IndexFunc(v.plan.Problems, func(p plan.Problem) bool { return p.Owner == owner.Ref && p.Reason == application.HeldReason }); i >= 0 {
+				text += ", where something was held: " + v.plan.Problems[i].Message
+			}
+			texts = append(texts, text)
 		}
 	}
 	for _, o := range []*unstructured.Unstructured{v.live[repository.Name(owner.Ref)], live} {
