@@ -270,7 +270,11 @@ func (s *readState) addNotes(p *plan.Plan) {
 func relativeTo(root string, err error) error {
 	var errs []error
 	for _, err := range unjoin(err) {
-		errs = append(errs, errors.New(strings.ReplaceAll(err.Error(), filepath.Clean(root)+string(filepath.Separator), "")))
+		text := strings.ReplaceAll(err.Error(), filepath.Clean(root)+string(filepath.Separator), "")
+		if strings.HasSuffix(text, " in "+root) {
+			text = strings.TrimSuffix(text, root) + "it"
+		}
+		errs = append(errs, errors.New(text))
 	}
 	return errors.Join(errs...)
 }
