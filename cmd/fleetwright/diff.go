@@ -53,7 +53,7 @@ It needs no cluster. What cannot be read or rendered in the new state is said, a
 delete it, either.
 
 Exit code 0: compared. 1: there are changes, with --exit-code. 2: the command is wrong; nothing was compared. 3: something in the
-new state could not be read or rendered; the rest was compared. 4: something is over a ChangeBudget, and not allowed: the output says
+new state could not be read, or rendered as it could before; the rest was compared. 4: something is over a ChangeBudget, and not allowed: the output says
 by how much, and which annotation allows it.`,
 		Example: `  # What the working tree changes
   fleetwright diff --from HEAD
@@ -129,7 +129,7 @@ func (o *diffOptions) run(cmd *cobra.Command, args []string) error {
 	report(cmd.ErrOrStderr(), "error", problems)
 	report(cmd.ErrOrStderr(), "warning", warnings)
 	switch {
-	case problems != nil || slices.ContainsFunc(p.Problems, func(p plan.Problem) bool { return !p.Warning }):
+	case problems != nil || slices.ContainsFunc(p.Problems, func(p plan.Problem) bool { return p.New && !p.Warning }):
 		return failure{code: exitIncomplete}
 	case slices.ContainsFunc(p.OverBudget, func(o plan.OverBudget) bool { return !o.Allowed }):
 		return failure{code: exitOverBudget}
