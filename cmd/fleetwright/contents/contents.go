@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	helmv2 "github.com/fluxcd/helm-controller/api/v2"
 	kustomizev1 "github.com/fluxcd/kustomize-controller/api/v1"
@@ -44,23 +45,33 @@ type Options struct {
 	Self func(url string) bool
 	// Folders are the checkouts of sources, by name, namespace/name or URL.
 	Folders map[string]string
-	// Charts are folders with charts: NAME-VERSION.tgz, or unpacked.
+	// Charts are folders with charts: NAME-VERSION.tgz, unpacked, or an OCI image layout.
 	Charts []string
+	// Cache is a folder of charts that were pulled; it may be empty. With Pull, those that are not at hand are fetched into it;
+	// without, nothing is fetched from anywhere.
+	Cache string
+	Pull  bool
 	// KubeVersion returns the Kubernetes version of a member; empty if it is not known. It may be nil.
 	KubeVersion func(child *application.Rendered) string
 }
 
-// Contents is what ends up on members of one state.
+// making is held while anything is made: kustomize keeps state in variables of its packages.
+var making sync.Mutex
+
+// Contents is what ends up on members of one state. It may be asked by several at once, who wait for each other.
 type Contents struct {
 	Options
-	temporary string // for published files, which are in no folder
+	temporary string         // for published files, which are in no folder
+	revisions map[key]string // of published files
 	sources   map[key]map[string]any
 	values    *values
 	reads     map[string]string // IDs of what is read for a path
 	builds    map[string]build
 	made      map[string]made
 	charts    map[string]*loadedChart
+	indexes   map[string]*index // of Helm repositories
 	notes     map[string]int
+	taken     map[string]bool
 }
 
 type key struct{ namespace, kind, name string }
@@ -76,8 +87,9 @@ func New(o Options) (*Contents, error) {
 			return nil, err
 		}
 	}
-	c := &Contents{Options: o, temporary: temporary, sources: map[key]map[string]any{}, values: &values{objects: map[key]*unstructured.Unstructured{}},
-		reads: map[string]string{}, builds: map[string]build{}, made: map[string]made{}, charts: map[string]*loadedChart{}, notes: map[string]int{}}
+	c := &Contents{Options: o, temporary: temporary, revisions: map[key]string{}, sources: map[key]map[string]any{},
+		values: &values{objects: map[key]*unstructured.Unstructured{}}, reads: map[string]string{}, builds: map[string]build{}, made: map[string]made{},
+		charts: map[string]*loadedChart{}, indexes: map[string]*index{}, notes: map[string]int{}, taken: map[string]bool{}}
 	for _, d := range o.Declared {
 		at := key{cmp.Or(d.GetNamespace(), "default"), d.GetKind(), d.GetName()}
 		switch d.GroupVersionKind().Group {
@@ -107,7 +119,18 @@ func New(o Options) (*Contents, error) {
 func (c *Contents) Close() error { return os.RemoveAll(c.temporary) }
 
 // Notes say what was left out of what was made, and for how many children.
-func (c *Contents) Notes() map[string]int { return c.notes }
+func (c *Contents) Notes() map[string]int {
+	making.Lock()
+	defer making.Unlock()
+	return maps.Clone(c.notes)
+}
+
+// Taken says which versions were taken of charts of which a range was wanted.
+func (c *Contents) Taken() []string {
+	making.Lock()
+	defer making.Unlock()
+	return slices.Sorted(maps.Keys(c.taken))
+}
 
 // made is what a child puts on its member.
 type made struct {
@@ -117,13 +140,19 @@ type made struct {
 
 // ID identifies what a child is made of, beside its spec; empty if that is not at hand.
 func (c *Contents) ID(x *application.Rendered) string {
+	making.Lock()
+	defer making.Unlock()
 	switch spec := x.Spec.(type) {
 	case *kustomizev1.KustomizationSpec:
-		folder, err := c.folder(x, spec)
-		if err != nil {
-			return ""
+		read := c.revision(x)
+		if read == "" {
+			folder, err := c.folder(x, spec)
+			if err != nil {
+				return ""
+			}
+			read = c.readBy(folder, spec)
 		}
-		return sum(c.readBy(folder, spec), c.values.referred(x.Metadata.Namespace, substitutes(spec)))
+		return sum(read, c.values.referred(x.Metadata.Namespace, substitutes(spec)))
 	case *helmv2.HelmReleaseSpec:
 		loaded, err := c.chart(x, spec)
 		if err != nil {
@@ -136,6 +165,12 @@ func (c *Contents) ID(x *application.Rendered) string {
 
 // Objects returns what a child puts on its member; they are only read. Children that are declared the same have the same.
 func (c *Contents) Objects(x *application.Rendered) ([]*unstructured.Unstructured, error) {
+	making.Lock()
+	defer making.Unlock()
+	return c.objects(x)
+}
+
+func (c *Contents) objects(x *application.Rendered) ([]*unstructured.Unstructured, error) {
 	id := c.madeOf(x)
 	out, ok := c.made[id]
 	if !ok {
@@ -158,7 +193,24 @@ func (c *Contents) madeOf(x *application.Rendered) string {
 		common.KubeConfig, common.DependsOn = nil, nil
 		own = common
 	}
-	return sum(x.Metadata.Namespace, own, c.kubeVersion(x), baseline.Revision(c.Rendered.Files(*x)))
+	return sum(x.Metadata.Namespace, releaseName(x), own, c.kubeVersion(x), c.revision(x))
+}
+
+// revision returns that of the published files that a Kustomization applies; empty if it applies something else.
+func (c *Contents) revision(x *application.Rendered) string {
+	spec, ok := x.Spec.(*kustomizev1.KustomizationSpec)
+	if !ok {
+		return ""
+	}
+	at := key{x.Metadata.Namespace, x.Application, spec.SourceRef.Kind + "/" + spec.SourceRef.Name}
+	out, ok := c.revisions[at]
+	if !ok {
+		if files := c.Rendered.Files(*x); files != nil {
+			out = baseline.Revision(files)
+		}
+		c.revisions[at] = out
+	}
+	return out
 }
 
 // Outline is what is known of a child at little cost.
@@ -172,12 +224,14 @@ type Outline struct {
 
 // Outline returns what is known of a child without rendering a chart for each member, or substituting variables.
 func (c *Contents) Outline(x *application.Rendered) (out Outline) {
+	making.Lock()
+	defer making.Unlock()
 	switch spec := x.Spec.(type) {
 	case *kustomizev1.KustomizationSpec:
 		own := *spec
 		own.KubeConfig, own.DependsOn, own.PostBuild, own.CommonMetadata = nil, nil, nil, nil
 		bare := application.Rendered{Object: &object.Object{Kind: x.Kind, Metadata: x.Metadata, Spec: &own}, Application: x.Application, Policy: x.Policy}
-		out.Objects, _ = c.Objects(&bare) // what cannot be built is said where it is compared
+		out.Objects, _ = c.objects(&bare) // what cannot be built is said where it is compared
 	case *helmv2.HelmReleaseSpec:
 		out.Objects = c.made[c.madeOf(x)].objects
 		if found, err := c.chart(x, spec); err == nil {
@@ -215,8 +269,8 @@ func (c *Contents) kubeVersion(x *application.Rendered) string {
 
 // folder returns the folder of the source of a Kustomization.
 func (c *Contents) folder(x *application.Rendered, spec *kustomizev1.KustomizationSpec) (string, error) {
-	if files := c.Rendered.Files(*x); files != nil {
-		folder := filepath.Join(c.temporary, sum(baseline.Revision(files)))
+	if revision := c.revision(x); revision != "" {
+		folder, files := filepath.Join(c.temporary, sum(revision)), c.Rendered.Files(*x)
 		if _, err := os.Stat(folder); err == nil {
 			return folder, nil
 		}

@@ -142,7 +142,7 @@ func build(folder, file string) ([]Document, error) {
 	if err != nil {
 		text := strings.ReplaceAll(err.Error(), "\n", " ")
 		if strings.Contains(text, "no 'git' program") {
-			text = errRemote.Error() + ": " + text
+			text = ErrRemote.Error() + ": " + text
 		}
 		return nil, at.errorf("kustomize build: %s", text)
 	}
@@ -164,7 +164,8 @@ type regularFiles struct{ filesys.FileSystem }
 
 func (regularFiles) ReadFile(path string) ([]byte, error) { return readRegular(path) }
 
-var errRemote = errors.New("nothing is loaded from elsewhere: copy what the kustomization refers to into the repository")
+// ErrRemote says what to do about what kustomize would have to fetch.
+var ErrRemote = errors.New("nothing is loaded from elsewhere: copy what the kustomization refers to into the repository")
 
 // Offline keeps kustomize, which has no such option, from fetching anything: it uses http.DefaultTransport and the git
 // on PATH. What it returns undoes it.
@@ -180,4 +181,4 @@ func Offline() (restore func()) {
 
 type refuse struct{}
 
-func (refuse) RoundTrip(*http.Request) (*http.Response, error) { return nil, errRemote }
+func (refuse) RoundTrip(*http.Request) (*http.Response, error) { return nil, ErrRemote }

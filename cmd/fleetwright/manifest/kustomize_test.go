@@ -30,7 +30,7 @@ func TestKustomizeOffline(t *testing.T) {
 			g.Expect(os.WriteFile(filepath.Join(dir, "cm.yaml"), []byte("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"), 0o600)).To(Succeed())
 			path := os.Getenv("PATH")
 			_, err := Source{Paths: []string{dir}}.Read()
-			g.Expect(err).To(MatchError(ContainSubstring(errRemote.Error())))
+			g.Expect(err).To(MatchError(ContainSubstring(ErrRemote.Error())))
 			g.Expect(asked.Load()).To(BeZero())
 			g.Expect(os.Getenv("PATH")).To(Equal(path))
 		})
