@@ -189,16 +189,23 @@ func field(source map[string]any, fields ...string) string {
 // inside refuses what is, or leads by a link, out of a folder, links of folders that it leads to by a link included.
 func inside(folder, name string) error {
 	seen := map[string]bool{}
+	out := func(path string) bool {
+		relative, err := filepath.Rel(folder, path)
+		return err != nil || !filepath.IsLocal(relative)
+	}
 	var walk func(name string) error
 	walk = func(name string) error {
-		resolved, err := filepath.EvalSymlinks(name)
-		if err != nil {
+		resolved := name
+		var err error
+		if !out(name) { // of what is not in it, nothing is looked at
+			resolved, err = filepath.EvalSymlinks(name)
+		}
+		switch {
+		case err != nil:
 			return err
-		}
-		if relative, err := filepath.Rel(folder, resolved); err != nil || !filepath.IsLocal(relative) {
+		case out(resolved):
 			return fmt.Errorf("%s is not in the source, or a link out of it", name)
-		}
-		if seen[resolved] {
+		case seen[resolved]:
 			return nil
 		}
 		seen[resolved] = true

@@ -33,7 +33,6 @@ import (
 	kyaml "sigs.k8s.io/kustomize/kyaml/yaml"
 	sigsyaml "sigs.k8s.io/yaml"
 
-	"github.com/fleetwright/fleetwright/cmd/fleetwright/manifest"
 	"github.com/fleetwright/fleetwright/renderers/application"
 )
 
@@ -321,9 +320,7 @@ func postRendered(objects []*unstructured.Unstructured, spec *helmv2.HelmRelease
 		if err := errors.Join(fs.WriteFile("kustomization.yaml", file), fs.WriteFile("all.yaml", all.Bytes())); err != nil {
 			return nil, err
 		}
-		restore := manifest.Offline()
 		resources, err := runKustomize(fs, ".")
-		restore()
 		if err != nil {
 			return nil, fmt.Errorf("postRenderers: %w", err)
 		}

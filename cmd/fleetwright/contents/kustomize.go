@@ -190,7 +190,6 @@ func (c *Contents) readBy(folder string, spec *kustomizev1.KustomizationSpec) st
 
 // run builds the folder of a Kustomization as Flux does, and nothing from elsewhere.
 func (c *Contents) run(root string, spec *kustomizev1.KustomizationSpec, recorded *recording) (_ resmap.ResMap, err error) {
-	defer manifest.Offline()()
 	defer func() {
 		if err != nil { // the same wherever the folder is
 			err = errors.New(strings.ReplaceAll(strings.ReplaceAll(err.Error(), root+string(filepath.Separator), ""), root, "."))
@@ -229,11 +228,7 @@ func (c *Contents) run(root string, spec *kustomizev1.KustomizationSpec, recorde
 		openapi.ResetOpenAPI()
 	}
 	if err != nil {
-		text := inErrors.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "(a patch)")
-		if strings.Contains(text, "no 'git' program") {
-			text = manifest.ErrRemote.Error() + ": " + text
-		}
-		return nil, fmt.Errorf("path %s: kustomize build: %s", spec.Path, text)
+		return nil, fmt.Errorf("path %s: kustomize build: %w", spec.Path, err)
 	}
 	recorded.note("generated", sum(string(file)))
 	return resources, nil
@@ -241,9 +236,17 @@ func (c *Contents) run(root string, spec *kustomizev1.KustomizationSpec, recorde
 
 // runKustomize is Build of Flux's library, but that it does not read the schemas of Kubernetes anew each time.
 func runKustomize(fs filesys.FileSystem, folder string) (_ resmap.ResMap, err error) {
+	defer manifest.Offline()()
 	defer func() {
 		if r := recover(); r != nil { // which kustomize does for invalid objects
-			err = fmt.Errorf("kustomize build: %v", r)
+			err = fmt.Errorf("%v", r)
+		}
+		if err != nil {
+			text := inErrors.ReplaceAllString(strings.Join(strings.Fields(err.Error()), " "), "(a patch)")
+			if strings.Contains(text, "no 'git' program") {
+				text = manifest.ErrRemote.Error() + ": " + text
+			}
+			err = errors.New(text)
 		}
 	}()
 	return krusty.MakeKustomizer(&krusty.Options{LoadRestrictions: types.LoadRestrictionsNone, PluginConfig: types.DisabledPluginConfig()}).Run(fs, folder)
