@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,12 +21,16 @@ type atHand struct {
 	folders map[string]string
 	self    []string
 	charts  []string
+	cache   string
+	pull    bool
 }
 
 func (a *atHand) flags(f *pflag.FlagSet) {
 	f.StringToStringVar(&a.folders, "source", nil, "NAME=PATH: a checkout of what a source fetches, by its name, namespace/name or URL (may be repeated)")
 	f.StringArrayVar(&a.self, "self", nil, "URL under which sources fetch the repository itself, beside those of its Git remotes (may be repeated)")
-	f.StringArrayVar(&a.charts, "charts", nil, "folder with Helm charts, NAME-VERSION.tgz or unpacked (may be repeated)")
+	f.StringArrayVar(&a.charts, "charts", nil, "folder with Helm charts, NAME-VERSION.tgz, unpacked or an OCI image layout (may be repeated)")
+	f.BoolVar(&a.pull, "pull", false, "fetch charts that are not at hand from Helm repositories and registries; nothing else is ever fetched")
+	f.StringVar(&a.cache, "chart-cache", "", "folder for what --pull fetches, used without it, too; a folder of the user if left out")
 }
 
 // contents returns what ends up on members of what was rendered from some paths, in a repository with a root. The caller closes it.
@@ -36,9 +41,13 @@ func (a *atHand) contents(rendered *repository.Rendered, paths []string, root st
 	for _, d := range documents {
 		declared = append(declared, &unstructured.Unstructured{Object: d.Object})
 	}
+	cache := a.cache
+	if user, err := os.UserCacheDir(); err == nil && cache == "" && a.pull {
+		cache = filepath.Join(user, "fleetwright", "charts")
+	}
 	kubernetes := versions(rendered.Declared)
 	return contents.New(contents.Options{
-		Rendered: rendered, Declared: declared, Root: root, Folders: a.folders, Charts: a.charts,
+		Rendered: rendered, Declared: declared, Root: root, Folders: a.folders, Charts: a.charts, Cache: cache, Pull: a.pull,
 		Self: func(url string) bool {
 			return slices.ContainsFunc(a.self, func(self string) bool { return sameRepository(self, url) })
 		},

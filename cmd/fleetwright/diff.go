@@ -126,6 +126,9 @@ func (o *diffOptions) run(cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
+	for _, taken := range is.contents.Taken() {
+		report(cmd.ErrOrStderr(), "note", errors.New(taken))
+	}
 	report(cmd.ErrOrStderr(), "error", problems)
 	report(cmd.ErrOrStderr(), "warning", warnings)
 	switch {

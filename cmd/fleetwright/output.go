@@ -69,6 +69,9 @@ func printExpanded(w, warn io.Writer, rendered *repository.Rendered, made *conte
 			}
 		}
 	}
+	for _, taken := range made.Taken() {
+		report(warn, "note", errors.New(taken))
+	}
 	for _, what := range slices.Sorted(maps.Keys(left)) {
 		fmt.Fprintf(warn, "not expanded: %d %s\n", left[what], what)
 	}

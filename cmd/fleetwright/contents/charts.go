@@ -307,7 +307,7 @@ func (c *Contents) among(w wanted) *loadedChart {
 		}
 		all, i = []candidate{taken}, 0
 	case i < 0:
-		return &loadedChart{err: fmt.Errorf("chart %s is not at hand: give a folder that has %s-VERSION.tgz with --charts", w, w.name)}
+		return &loadedChart{err: fmt.Errorf("chart %s is not at hand: give a folder that has %s-VERSION.tgz with --charts, or allow --pull", w, w.name)}
 	}
 	if all[i].version != cmp.Or(w.version, w.tag) {
 		c.taken[fmt.Sprintf("chart %s: %s is taken", w, all[i].version)] = true

@@ -123,6 +123,9 @@ func mayMakeAnew(loaded *chart.Chart, values map[string]any) bool {
 	return slices.ContainsFunc(loaded.Dependencies(), func(d *chart.Chart) bool { return mayMakeAnew(d, nil) })
 }
 
+// draft is the schema of schemas, which Helm has.
+var draft = regexp.MustCompile(`^https?://json-schema\.org/(draft-0[467]|draft/(2019-09|2020-12))/schema#?$`)
+
 // elsewhere returns something that the schemas of the values of a chart refer to and do not have; empty if there is nothing.
 func elsewhere(loaded *chart.Chart) string {
 	var walk func(v any) string
@@ -132,7 +135,7 @@ func elsewhere(loaded *chart.Chart) string {
 			for _, k := range slices.Sorted(maps.Keys(v)) {
 				text, ok := v[k].(string)
 				switch {
-				case ok && k == "$schema" && !strings.Contains(text, "://json-schema.org/"), ok && strings.HasSuffix(strings.ToLower(k), "ref") && k[0] == '$' && !strings.HasPrefix(text, "#"):
+				case ok && k == "$schema" && !draft.MatchString(text), ok && strings.HasSuffix(strings.ToLower(k), "ref") && k[0] == '$' && !strings.HasPrefix(text, "#"):
 					return text
 				}
 				if found := walk(v[k]); found != "" {

@@ -127,7 +127,7 @@ func TestChartsAtHand(t *testing.T) {
 		"the unpacked itself":   {folders: []string{filepath.Join(unpacked, "podinfo")}, source: ranged("6.6.0"), want: "6.6.0"},
 		"any":                   {folders: []string{archives, unpacked}, source: ranged(""), want: "6.6.0", taken: "chart podinfo of any version: 6.6.0 is taken"},
 		"a prerelease":          {folders: []string{archives}, source: ranged("7.0.0-rc.1"), want: "7.0.0-rc.1"},
-		"none in the range":     {folders: []string{archives}, source: ranged("7.x"), err: "chart podinfo 7.x is not at hand: give a folder that has podinfo-VERSION.tgz with --charts"},
+		"none in the range":     {folders: []string{archives}, source: ranged("7.x"), err: "chart podinfo 7.x is not at hand: give a folder that has podinfo-VERSION.tgz with --charts, or allow --pull"},
 		"no range":              {folders: []string{archives}, source: ranged("six"), err: "chart podinfo: version six: "},
 		"tag":                   {folders: []string{archives}, source: oci("{tag: 6.5.4}"), want: "6.5.4"},
 		"tag is no range":       {folders: []string{archives}, source: oci("{tag: '6.5'}"), err: "chart podinfo 6.5 is not at hand"},
