@@ -325,7 +325,15 @@ func (o *buildOptions) narrow(r application.Result) application.Result {
 
 // checkNames refuses names that nothing has.
 func (o *buildOptions) checkNames(set application.Declared) error {
-	var members, applications []string
+	var applications []string
+	for _, a := range set.Applications {
+		applications = append(applications, a.Name)
+	}
+	return errors.Join(checkNames("--member", o.members, declaredMembers(set)), checkNames("--application", o.applications, applications))
+}
+
+// declaredMembers returns the names of all members, whether or not they are there.
+func declaredMembers(set application.Declared) (members []string) {
 	for _, c := range set.AttachedClusters {
 		members = append(members, c.Name)
 	}
@@ -338,10 +346,9 @@ func (o *buildOptions) checkNames(set application.Declared) error {
 		}
 	}
 	for _, a := range set.Applications {
-		applications = append(applications, a.Name)
 		members = append(members, namedClusters(a)...)
 	}
-	return errors.Join(checkNames("member", o.members, members), checkNames("application", o.applications, applications))
+	return members
 }
 
 // namedClusters returns the clusters that an Application goes to by their names.
@@ -358,11 +365,11 @@ func namedClusters(a *appsv1.Application) (names []string) {
 	return names
 }
 
-func checkNames(flag string, wanted, known []string) error {
+func checkNames(what string, wanted, known []string) error {
 	var errs []error
 	for _, name := range wanted {
 		if !slices.Contains(known, name) {
-			errs = append(errs, fmt.Errorf("--%s %s: there is none of that name%s", flag, name, suggest(name, known)))
+			errs = append(errs, fmt.Errorf("%s %s: there is none of that name%s", what, name, suggest(name, known)))
 		}
 	}
 	return errors.Join(errs...)

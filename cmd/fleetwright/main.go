@@ -73,7 +73,7 @@ func newRoot(program string) *cobra.Command {
 		root.Use = "flux-" + plugin
 		root.Annotations = map[string]string{cobra.CommandDisplayNameAnnotation: "flux " + plugin}
 	}
-	root.AddCommand(newBuild(), newDiff(), newGet(), newInventory(), newPlugin(), newPolicy(), newVerify(), &cobra.Command{
+	root.AddCommand(newBuild(), newDiff(), newGet(), newInventory(), newPlugin(), newPolicy(), newVerify(), newWhy(), &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
 		Args:  cobra.NoArgs,

@@ -105,7 +105,7 @@ func (p *Program) Child(scope *Scope, policy *Policy, m *member.Member) (*Child,
 	if m.Name != "" && m.KubeConfig == nil {
 		return nil, errors.New(m.Message)
 	}
-	matched := policy.matching(m)
+	matched := policy.Matching(m)
 	for _, i := range matched {
 		if hold := policy.overrides[i].Hold; hold != "" {
 			return nil, &HeldError{hold}

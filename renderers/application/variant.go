@@ -109,7 +109,8 @@ func (p *Policy) variant(matched []int) (*variant, error) {
 	return v, nil
 }
 
-func (p *Policy) matching(m *member.Member) []int {
+// Matching returns the indexes of the overrides that match a member.
+func (p *Policy) Matching(m *member.Member) []int {
 	var matched []int
 	for i, o := range p.overrides {
 		if o.matches(m) {

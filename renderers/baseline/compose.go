@@ -223,6 +223,19 @@ func (c *Composition) ConfigOf(namespace, app string) *clusterv1.ClusterConfig {
 	return nil
 }
 
+// PathOf returns the field of the ClusterConfig of an Application that an object on members comes from; empty if it comes from
+// somewhere else.
+func (c *Composition) PathOf(namespace, app string, key Key) string {
+	x := c.byApp[[2]string{namespace, app}]
+	switch {
+	case x == nil || x.Rendered == nil:
+		return ""
+	case x.Overlay != nil && x.Overlay.Name == app:
+		return "spec.manifests.sourceRef"
+	}
+	return x.paths[key]
+}
+
 // Files returns the files that a Kustomization is built of; nil if they are not rendered here.
 func (c *Composition) Files(r application.Rendered) map[string][]byte {
 	x := c.byApp[[2]string{r.Metadata.Namespace, r.Application}]

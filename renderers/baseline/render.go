@@ -43,6 +43,8 @@ type Rendered struct {
 	Overlay *appsv1.Application
 	// NotInEffect says what is accepted and has no effect.
 	NotInEffect []string
+	// paths are the fields that the objects come from.
+	paths map[Key]string
 }
 
 const (
@@ -71,7 +73,7 @@ func Render(config *clusterv1.ClusterConfig) (*Rendered, error) {
 	if c.err != nil {
 		return nil, c.err
 	}
-	r := &Rendered{NotInEffect: c.notInEffect}
+	r := &Rendered{NotInEffect: c.notInEffect, paths: c.seen}
 	var patches []kustomize.Patch
 	for _, o := range c.objects {
 		patch, err := shareable(o.Unstructured)

@@ -85,6 +85,14 @@ func secretOf(v any) any {
 	return secret(sha256.Sum256([]byte(jsonText(v))))
 }
 
+// Paths returns the paths of the values in which two objects differ.
+func Paths(from, to map[string]any) (paths []string) {
+	for _, f := range compareFields(from, to) {
+		paths = append(paths, f.Path)
+	}
+	return paths
+}
+
 // compareFields says which values of two objects differ, by path.
 func compareFields(from, to map[string]any) []Field {
 	var out []Field

@@ -30,6 +30,7 @@ type Composition struct {
 type composed struct {
 	*Rendered
 	fleet *fleetv1.Fleet
+	use   Use
 }
 
 // Compose renders the plugins of all fleets of a repository, and returns what is declared with the Applications that
@@ -67,7 +68,7 @@ func Compose(d application.Declared, find func(namespace, name string) (*Plugin,
 				c.problem(fleet, use.Name, application.NameCollisionReason, fmt.Sprintf("Application %s exists and is not this Fleet's: rename one of them", rendered.Application.Name))
 				continue
 			}
-			x := &composed{rendered, fleet}
+			x := &composed{rendered, fleet, use}
 			taken[key], c.byApp[key] = true, x
 			c.plugins = append(c.plugins, x)
 			d.Applications = append(d.Applications, rendered.Application)
@@ -85,7 +86,7 @@ func inNamespace[T clusterv1.AttachedCluster | clusterv1.Cluster, P interface {
 
 func (c *Composition) problem(fleet *fleetv1.Fleet, plugin, reason, message string) *application.Problem {
 	name := Name(fleet.Name, plugin)
-	c.byApp[[2]string{fleet.Namespace, name}] = &composed{&Rendered{}, fleet}
+	c.byApp[[2]string{fleet.Namespace, name}] = &composed{Rendered: &Rendered{}, fleet: fleet}
 	c.Problems = append(c.Problems, application.Problem{Namespace: fleet.Namespace, Application: name, Reason: reason, Message: message})
 	return &c.Problems[len(c.Problems)-1]
 }
@@ -96,6 +97,14 @@ func (c *Composition) FleetOf(namespace, app string) *fleetv1.Fleet {
 		return x.fleet
 	}
 	return nil
+}
+
+// UseOf returns how a fleet uses the plugin that an Application was made for; it is empty if it was made for none.
+func (c *Composition) UseOf(namespace, app string) Use {
+	if x := c.byApp[[2]string{namespace, app}]; x != nil {
+		return x.use
+	}
+	return Use{}
 }
 
 // Files returns the published files that a Kustomization applies; nil if it applies something else.

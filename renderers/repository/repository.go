@@ -3,6 +3,7 @@
 package repository
 
 import (
+	"cmp"
 	"slices"
 
 	appsv1 "github.com/fleetwright/fleetwright/api/apps/v1alpha1"
@@ -54,6 +55,21 @@ func (r *Rendered) Files(x application.Rendered) map[string][]byte {
 		return files
 	}
 	return r.rules.Files(x)
+}
+
+// Origin is the field that an object in published files, or a chart of a plugin, comes from.
+type Origin struct {
+	// Path is in what Written names; empty if it is not one field.
+	Path string
+	// Plugin is the name of the plugin that makes the object, and RuleType that of the type of rules; empty if there is none.
+	Plugin, RuleType string
+}
+
+// Origin returns what an object on members comes from that an Application delivers which nobody has written.
+func (r *Rendered) Origin(namespace, app string, object baseline.Key) Origin {
+	use := r.plugins.UseOf(namespace, app)
+	path, ruleType := r.rules.PathOf(namespace, app, object)
+	return Origin{Path: cmp.Or(r.baselines.PathOf(namespace, app, object), use.Path, path), Plugin: use.Name, RuleType: ruleType}
 }
 
 // Written returns the kind and name of what people have written to get an Application.

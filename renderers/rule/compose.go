@@ -204,6 +204,26 @@ func (c *Composition) SetOf(namespace, app string) *Set {
 	return nil
 }
 
+// PathOf returns the rule that an object on members is of, as a field, and its type; both are empty if it is of none.
+func (c *Composition) PathOf(namespace, app string, key baseline.Key) (path, ruleType string) {
+	x := c.byApp[[2]string{namespace, app}]
+	if x == nil {
+		return "", ""
+	}
+	name := x.names[key.String()]
+	for i := range x.policies {
+		if string(x.policies[i].Name) == name {
+			return fmt.Sprintf("spec.rules[%d]", i), ""
+		}
+	}
+	for i := range x.rules {
+		if string(x.rules[i].Name) == name {
+			return fmt.Sprintf("spec.rules[%d]", i), x.rules[i].Type
+		}
+	}
+	return "", ""
+}
+
 // Files returns the files that a Kustomization is built of; nil if they are not rendered here.
 func (c *Composition) Files(r application.Rendered) map[string][]byte {
 	x := c.byApp[[2]string{r.Metadata.Namespace, r.Application}]

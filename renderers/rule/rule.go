@@ -137,6 +137,8 @@ type Rendered struct {
 	Manifests []*unstructured.Unstructured
 	// Removed is a fleet that Kyverno is removed from by force, so that nothing that needs it is delivered; empty if there is none.
 	Removed string
+	// names are those of all objects, and the rules that they are of.
+	names map[string]string
 }
 
 // Rule is how a rule was rendered.
@@ -213,7 +215,7 @@ func Render(in Input) (*Rendered, error) {
 // compose renders all rules, which leave namespaces alone.
 func compose(in Input, excluded []string) *composing {
 	excluded = slices.Compact(slices.Sorted(slices.Values(excluded)))
-	c := &composing{Input: in, Rendered: &Rendered{Excluded: excluded}, names: map[string]string{}}
+	c := &composing{Input: in, Rendered: &Rendered{Excluded: excluded, names: map[string]string{}}}
 	for i := range in.policies {
 		c.securityRule(&in.policies[i])
 	}
@@ -230,8 +232,6 @@ type composing struct {
 	Input
 	*Rendered
 	rendered, objects []*unstructured.Unstructured
-	// names are those of all objects, and the rules that they are of.
-	names map[string]string
 }
 
 // securityRule renders a rule of a FleetSecurityPolicy.

@@ -33,8 +33,8 @@ import (
 type loadedChart struct {
 	path string
 	id   string
-	// name and kubernetes are those of its metadata.
-	name, kubernetes string
+	// name, version and kubernetes are those of its metadata.
+	name, version, kubernetes string
 	// values are those of valuesFiles, in place of the chart's own.
 	values map[string]any
 	err    error
@@ -71,7 +71,8 @@ func (c *Contents) chart(x *application.Rendered, spec *helmv2.HelmReleaseSpec) 
 	if found.err == nil {
 		var loaded *chart.Chart
 		if loaded, found.err = found.load(); found.err == nil {
-			found.id, found.name, found.kubernetes = chartID(loaded, found.values), loaded.Name(), loaded.Metadata.KubeVersion
+			found.id, found.name = chartID(loaded, found.values), loaded.Name()
+			found.version, found.kubernetes = loaded.Metadata.Version, loaded.Metadata.KubeVersion
 		}
 	}
 	if found.err != nil {

@@ -53,6 +53,8 @@ type Options struct {
 	Pull  bool
 	// KubeVersion returns the Kubernetes version of a member; empty if it is not known. It may be nil.
 	KubeVersion func(child *application.Rendered) string
+	// Origins has objects say in an annotation where they are written, which Origin reads.
+	Origins bool
 }
 
 // making is held while anything is made: kustomize keeps state in variables of its packages.

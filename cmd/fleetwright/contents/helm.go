@@ -210,7 +210,7 @@ func (c *Contents) install(x *application.Rendered, spec *helmv2.HelmReleaseSpec
 	var crds []*unstructured.Unstructured // which Helm applies before, and nothing is done with
 	if spec.Install == nil || spec.Install.CRDs != helmv2.Skip || spec.Upgrade != nil && (spec.Upgrade.CRDs == helmv2.Create || spec.Upgrade.CRDs == helmv2.CreateReplace) {
 		for _, crd := range loaded.CRDObjects() {
-			objects, err := decode(crd.Filename, crd.File.Data)
+			objects, err := c.decode(crd.Filename, crd.File.Data)
 			if err != nil {
 				return nil, false, err
 			}
@@ -224,7 +224,7 @@ func (c *Contents) install(x *application.Rendered, spec *helmv2.HelmReleaseSpec
 		if strings.HasPrefix(path.Base(name), "_") || path.Base(name) == "NOTES.txt" {
 			continue
 		}
-		objects, err := decode(name, []byte(files[name]))
+		objects, err := c.decode(name, []byte(files[name]))
 		if err != nil {
 			return nil, false, err
 		}

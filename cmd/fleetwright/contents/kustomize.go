@@ -44,6 +44,9 @@ func (c *Contents) kustomize(x *application.Rendered, spec *kustomizev1.Kustomiz
 	}
 	shared := *spec // what the build depends on
 	shared.KubeConfig, shared.DependsOn, shared.PostBuild, shared.CommonMetadata = nil, nil, nil, nil
+	if c.Origins {
+		shared.BuildMetadata = []kustomizev1.BuildMetadataOption{kustomizev1.BuildMetadataOriginAnnotations}
+	}
 	id := sum(folder, shared)
 	b, ok := c.builds[id]
 	if !ok {

@@ -69,6 +69,21 @@ func (s *Set) Position(kind, namespace, name string) Position {
 	return s.positions[id{kind, namespace, name}]
 }
 
+// In returns where a field of the object is that is written here: spec.clusters[0].labels.gpu. Where that cannot be told, of what
+// was read from stdin say, it is where the object is.
+func (p Position) In(path string) Position {
+	if path == "" || p.Line == 0 {
+		return p
+	}
+	documents, _ := Load([]string{p.File}, nil) // it was read before
+	for i := range documents {
+		if documents[i].Start == p {
+			return documents[i].At(path)
+		}
+	}
+	return p
+}
+
 func (s *Set) read(paths []string, source Source, live bool) error {
 	documents, err := load(paths, source.Stdin, false)
 	errs := []error{err}
