@@ -446,7 +446,7 @@ func shorten(message string) string { return bounded(temporary.ReplaceAllString(
 
 // bounded makes a message one line of at most this many characters, so that a status stays small.
 func bounded(message string, most int) string {
-	message = oneLine(message)
+	message = object.OneLine(message)
 	if runes := []rune(message); len(runes) > most {
 		return string(runes[:most-1]) + "…"
 	}

@@ -21,6 +21,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // Reasons why a kubeconfig is refused. Each is something that Flux cannot use, or would quietly leave out.
@@ -58,7 +59,7 @@ func readKubeconfig(ctx context.Context, ref *clusterv1.KubeconfigReference, dat
 	}
 	from := fmt.Sprintf("key %s of Secret %s", key, ref.Name)
 	refuse := func(reason, format string, args ...any) (*kubeconfig, *problem) {
-		return nil, &problem{reason: reason, message: oneLine(from + ": " + fmt.Sprintf(format, args...)), stalled: true}
+		return nil, &problem{reason: reason, message: object.OneLine(from + ": " + fmt.Sprintf(format, args...)), stalled: true}
 	}
 
 	value, ok := data[key]

@@ -19,6 +19,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
+
+	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // Reasons of the Ready condition of a member after a probe. ReachedReason is the good one.
@@ -68,7 +70,7 @@ func probeMember(ctx context.Context, k *kubeconfig, timeout time.Duration) (*si
 	defer cancel()
 	p, err := newProbe(k, timeout)
 	if err != nil {
-		return nil, &problem{reason: KubeconfigInvalidReason, message: oneLine(fmt.Sprintf("%s: %v", k.from, err)), stalled: true}
+		return nil, &problem{reason: KubeconfigInvalidReason, message: object.OneLine(fmt.Sprintf("%s: %v", k.from, err)), stalled: true}
 	}
 	// A connection kept until the next probe would tell nothing about reaching the member, and thousands of members
 	// would keep thousands of them.
@@ -175,7 +177,7 @@ func (p *probe) get(ctx context.Context, path, accept string, into any) (bool, *
 func (p *probe) server() string { return p.base.Scheme + "://" + p.base.Host }
 
 func (p *probe) problem(reason, format string, args ...any) *problem {
-	return &problem{reason: reason, message: oneLine(fmt.Sprintf("%s %s (%s)", p.server(), fmt.Sprintf(format, args...), p.from))}
+	return &problem{reason: reason, message: object.OneLine(fmt.Sprintf("%s %s (%s)", p.server(), fmt.Sprintf(format, args...), p.from))}
 }
 
 func (p *probe) notKubernetes() *problem {

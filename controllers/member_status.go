@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 const (
@@ -41,7 +42,7 @@ func setReached(m *subject, k *kubeconfig, seen *sighting, now time.Time) {
 	if seen.clusterID != "" { // credentials that may not read it any more are no reason to forget which cluster it was
 		m.health.ClusterID = seen.clusterID
 	}
-	message := "reached: Kubernetes " + oneLine(seen.version)
+	message := "reached: Kubernetes " + object.OneLine(seen.version)
 	if !k.renewAt.IsZero() && now.After(k.renewAt) {
 		message += expiresSoon
 	}

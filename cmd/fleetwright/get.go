@@ -32,6 +32,7 @@ import (
 	clusterv1 "github.com/fleetwright/fleetwright/api/cluster/v1alpha1"
 	fleetv1 "github.com/fleetwright/fleetwright/api/fleet/v1alpha1"
 	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
+	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // listing is something that get shows: objects of one kind, or of kinds that are shown together.
@@ -460,12 +461,17 @@ func printTable(w io.Writer, l listing, objects []unstructured.Unstructured, nam
 	return nil
 }
 
-// writeTable writes a table with kubectl's spacing, and no spaces at the ends of lines.
+// writeTable writes a table with kubectl's spacing, and no spaces at the ends of lines. A cell is one line, in which nothing is
+// for a terminal: it may hold what a user wrote, or a member answered.
 func writeTable(w io.Writer, rows [][]string) error {
 	var table bytes.Buffer
 	t := tabwriter.NewWriter(&table, 6, 4, 3, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(t, strings.Join(append(row, make([]string, max(0, len(rows[0])-len(row)))...), "\t"))
+		cells := make([]string, max(len(row), len(rows[0])))
+		for i, cell := range row {
+			cells[i] = object.OneLine(cell)
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
 	}
 	if err := t.Flush(); err != nil {
 		return err

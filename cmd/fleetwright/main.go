@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fleetwright/fleetwright/renderers/object"
 )
 
 // version is set by the linker.
@@ -56,7 +58,7 @@ func report(w io.Writer, severity string, err error) {
 			report(w, severity, err)
 		}
 	} else if err != nil {
-		fmt.Fprintf(w, "%s: %s\n", severity, strings.Join(strings.Fields(err.Error()), " "))
+		fmt.Fprintf(w, "%s: %s\n", severity, object.OneLine(err.Error()))
 	}
 }
 
