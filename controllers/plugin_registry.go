@@ -131,12 +131,11 @@ func (p *Plugins) find(namespace, name string, ruleType bool) (Registered, error
 	case p.inCatalog(name) == "" && found == nil && p.loading:
 		return Registered{}, fmt.Errorf("%w: PluginConfigs are being read", errPluginNotLoaded)
 	case p.inCatalog(name) != "" || found == nil:
-		unknown := errUnknownPlugin
-		if ruleType {
-			unknown = errUnknownType
+		if ruleType { // there are too many to list
+			return Registered{}, fmt.Errorf("%w %q: Fleetwright does not come with it, and no PluginConfig in namespace %s registers it", errUnknownType, name, namespace)
 		}
-		return Registered{}, fmt.Errorf("%w %q: there are %s; others are registered by a PluginConfig in namespace %s", unknown, name,
-			strings.Join(p.names(namespace, ruleType), ", "), namespace)
+		return Registered{}, fmt.Errorf("%w %q: there are %s; others are registered by a PluginConfig in namespace %s", errUnknownPlugin, name,
+			strings.Join(p.names(namespace, false), ", "), namespace)
 	case found.Plugin == nil:
 		return Registered{}, fmt.Errorf("%w: PluginConfig %s: %s", errPluginNotLoaded, owner.Name, cmp.Or(found.problem, "it is being fetched"))
 	}
@@ -152,6 +151,13 @@ func (p *Plugins) inCatalog(name string) string {
 		}
 	}
 	return ""
+}
+
+// RuleTypes returns the names of the types of rules that a ClusterCompliance of the namespace may use.
+func (p *Plugins) RuleTypes(namespace string) []string {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.names(namespace, true)
 }
 
 // names returns the plugins that a fleet of the namespace may use, or the types of rules.

@@ -216,7 +216,7 @@ func renderRules(ctx context.Context, c client.Reader, plugins *Plugins, set *ru
 		key := types.NamespacedName{Namespace: set.Namespace, Name: plugin.Name(fleet, rule.EnginePlugin)}
 		return c.Get(ctx, key, &appsv1.Application{}, client.UnsafeDisableDeepCopyOption(true)) == nil
 	})
-	rendered, err := rule.Render(rule.Input{Set: set, Fleets: of, Engines: engines, Find: finder(plugins, set.Namespace)})
+	rendered, err := rule.Render(rule.Input{Set: set, Fleets: of, Engines: engines, Find: finder(plugins, set.Namespace), Types: plugins.RuleTypes(set.Namespace)})
 	if err != nil {
 		if !errors.Is(err, errPluginNotLoaded) && !errors.Is(err, errUnknownPlugin) {
 			err = fmt.Errorf("%w: %w", errInvalid, err)

@@ -200,8 +200,7 @@ func explainRules(status *policyv1.RulesStatus, rendered *rule.Rendered, judged 
 	if rendered.Policies != nil {
 		for _, d := range rendered.Policies.Spec.DependsOn {
 			for i := range notReady {
-				notReady[i].Message = strings.ReplaceAll(notReady[i].Message, fmt.Sprintf("waits for Application %s, which is not there or invalid", d.Name),
-					"waits for Kyverno: the fleet does not have the plugin policy: set spec.plugin.policy.kyverno in it, or waitForKyverno: false where Kyverno comes in another way")
+				notReady[i].Message = strings.ReplaceAll(notReady[i].Message, fmt.Sprintf("waits for Application %s, which is not there or invalid", d.Name), rule.WithoutEngine)
 			}
 		}
 	}

@@ -175,7 +175,17 @@ func (o *buildOptions) printDigests(w io.Writer, d *repository.Digests) error {
 func renderRepository(set *manifest.Set, known map[string]*plugin.Plugin) *repository.Rendered {
 	return repository.Render(set.Declared, func(namespace, name string) (*plugin.Plugin, map[string]any) {
 		return known[name], pluginConfig(set, namespace, name) // no PluginConfig has one of the catalog
-	})
+	}, ruleTypes(known))
+}
+
+// ruleTypes returns the names of those that are types of rules.
+func ruleTypes(known map[string]*plugin.Plugin) (names []string) {
+	for name, p := range known {
+		if p.IsRuleType() {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // pluginConfig returns what a PluginConfig of the namespace gives a plugin.
@@ -381,34 +391,13 @@ func suggest(name string, known []string) string {
 	near := slices.Clone(known)
 	if len(known) > 5 {
 		near = slices.DeleteFunc(near, func(k string) bool {
-			return distance(name, k) > max(2, len(name)/3) && !strings.Contains(k, name) && !strings.Contains(name, k)
+			return object.Distance(name, k) > max(2, len(name)/3) && !strings.Contains(k, name) && !strings.Contains(name, k)
 		})
-		slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(distance(name, a), distance(name, b)) })
+		slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(object.Distance(name, a), object.Distance(name, b)) })
 		near = near[:min(5, len(near))]
 	}
 	if len(near) == 0 {
 		return ""
 	}
 	return ": did you mean " + strings.Join(near, ", ") + "?"
-}
-
-// distance is the number of characters to insert, delete or replace to make a into b.
-func distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			replace := diagonal
-			if a[i] != b[j] {
-				replace++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(replace, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

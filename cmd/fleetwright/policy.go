@@ -113,7 +113,7 @@ func (o *policyTest) run(cmd *cobra.Command, paths []string) error {
 	}
 	sets, errs := rule.Sets(set.Declared, func(namespace, name string) (*plugin.Plugin, map[string]any) {
 		return known[name], pluginConfig(set, namespace, name)
-	})
+	}, ruleTypes(known))
 	if len(sets) == 0 && len(errs) == 0 {
 		return fmt.Errorf("there is no FleetSecurityPolicy and no ClusterCompliance in %s", strings.Join(o.source.Paths, ", "))
 	}

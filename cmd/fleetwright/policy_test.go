@@ -111,6 +111,34 @@ func TestPolicyTest(t *testing.T) {
 	g.Expect(r.out).To(ContainSubstring(" pass, 0 fail, 0 error"), "the others are tried")
 }
 
+// What is wrong is said in the words of what people have written.
+func TestBuildWithoutKyverno(t *testing.T) {
+	g := NewWithT(t)
+	b, err := os.ReadFile("testdata/policies/policy.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	for plugins, want := range map[string]string{
+		"":                     "waits for Kyverno: the fleet does not have the plugin policy: set spec.plugin.policy.kyverno in it, or waitForKyverno: false where Kyverno comes in another way\n",
+		"plugin: {policy: {}}": "waits for Kyverno: the plugin policy of the fleet could not be rendered\n",
+	} {
+		r := fleetwright(string(b)+"---\napiVersion: fleet.kurator.dev/v1alpha1\nkind: Fleet\nmetadata: {name: financial-fleet, namespace: kurator-system}\nspec: {clusters: [], "+plugins+"}\n", "build", "-")
+		g.Expect(r.code).To(Equal(exitFailed))
+		g.Expect(r.err).To(ContainSubstring("error: stdin:1: FleetSecurityPolicy financial-security-baseline: "+want), plugins)
+	}
+}
+
+// A type that is written wrongly is named as it is right.
+func TestSuggestedType(t *testing.T) {
+	g := NewWithT(t)
+	b, err := os.ReadFile("testdata/policies-broken.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	in := strings.Replace(string(b), "name: unknown, type: nosuch", "name: unknown, type: disable-rot-user", 1)
+	want := "ClusterCompliance broken: rule unknown: there is no type or plugin disable-rot-user: name its folder with --plugin; did you mean disable-root-user?\n"
+	g.Expect(fleetwright(in, "build", "-").err).To(ContainSubstring(want))
+	file := filepath.Join(t.TempDir(), "rules.yaml")
+	g.Expect(os.WriteFile(file, []byte(in), 0o600)).To(Succeed())
+	g.Expect(fleetwright(triedManifests, "policy", "test", "-", "--rules", file).err).To(ContainSubstring(want))
+}
+
 // The type of rules in docs/policies.md is one that a user could write: what the docs say of it holds.
 func TestRuleTypeOfTheDocs(t *testing.T) {
 	g := NewWithT(t)

@@ -27,12 +27,12 @@ type Rendered struct {
 }
 
 // Render renders a repository. Find returns a plugin, or a type of rules, that the objects of a namespace may use, and the
-// config that it has there under their own; nil if there is none.
-func Render(d application.Declared, find func(namespace, name string) (*plugin.Plugin, map[string]any)) *Rendered {
+// config that it has there under their own; nil if there is none. Types are the names of the types of rules that there are.
+func Render(d application.Declared, find func(namespace, name string) (*plugin.Plugin, map[string]any), types []string) *Rendered {
 	r := &Rendered{}
 	d, r.plugins = plugin.Compose(d, find)
 	d, r.baselines = baseline.Compose(d)
-	d, r.rules = rule.Compose(d, find)
+	d, r.rules = rule.Compose(d, find, types)
 	r.Declared = d
 	d.Applications = slices.Clone(d.Applications)
 	for i, app := range d.Applications {
@@ -41,6 +41,7 @@ func Render(d application.Declared, find func(namespace, name string) (*plugin.P
 		}
 	}
 	r.Result = application.Render(d)
+	r.rules.Explain(r.Problems)
 	r.Objects = slices.Concat(r.baselines.Artifacts(), r.plugins.Artifacts(), r.rules.Artifacts(), r.Objects)
 	r.Problems = slices.Concat(r.plugins.Problems, r.baselines.Problems, r.rules.Problems, r.Problems)
 	return r

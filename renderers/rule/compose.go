@@ -83,12 +83,13 @@ type Composition struct {
 type composed struct {
 	*Rendered
 	*Set
+	fleets []*fleetv1.Fleet
 }
 
 // Compose renders the rules of a repository, and returns what is declared with the Applications that deliver them added. Find
 // returns a plugin, or a type of rules, that the objects of a namespace may use, and the config that it has there under
-// their own; nil if there is none.
-func Compose(d application.Declared, find func(namespace, name string) (*plugin.Plugin, map[string]any)) (application.Declared, *Composition) {
+// their own; nil if there is none. Types are the names of the types of rules that there are.
+func Compose(d application.Declared, find func(namespace, name string) (*plugin.Plugin, map[string]any), types []string) (application.Declared, *Composition) {
 	c := &Composition{byApp: map[[2]string]*composed{}}
 	taken := map[[2]string]bool{}
 	for _, app := range d.Applications {
@@ -101,7 +102,7 @@ func Compose(d application.Declared, find func(namespace, name string) (*plugin.
 			c.problem(set, application.FleetNotFoundReason, err.Error())
 			continue
 		}
-		rendered, err := set.renderIn(of, find)
+		rendered, err := set.renderIn(of, find, types)
 		if err != nil {
 			c.problem(set, application.InvalidReason, err.Error())
 			continue
@@ -109,7 +110,7 @@ func Compose(d application.Declared, find func(namespace, name string) (*plugin.
 		for _, rule := range rendered.Failed() {
 			c.problem(set, RuleFailedReason, fmt.Sprintf("rule %s: %v", rule.Name, rule.Err))
 		}
-		x := &composed{rendered, set}
+		x := &composed{rendered, set, of}
 		c.sets = append(c.sets, x)
 		for _, app := range rendered.Applications() {
 			key := [2]string{app.Namespace, app.Name}
@@ -132,10 +133,10 @@ type RenderedSet struct {
 
 // Sets renders the rules of a repository, whether or not their fleets are in it. The errors are of those that could not be
 // rendered, and of their rules.
-func Sets(d application.Declared, find func(namespace, name string) (*plugin.Plugin, map[string]any)) (out []RenderedSet, errs []error) {
+func Sets(d application.Declared, find func(namespace, name string) (*plugin.Plugin, map[string]any), types []string) (out []RenderedSet, errs []error) {
 	for _, set := range sets(d) {
 		of, _ := set.in(d)
-		rendered, err := set.renderIn(of, find)
+		rendered, err := set.renderIn(of, find, types)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s %s: %w", set.Kind.Kind, set.Name, err))
 			continue
@@ -167,8 +168,8 @@ func (s *Set) in(d application.Declared) ([]*fleetv1.Fleet, error) {
 		slices.DeleteFunc(slices.Clone(d.Clusters), func(c *clusterv1.Cluster) bool { return other(c) })))
 }
 
-func (s *Set) renderIn(of []*fleetv1.Fleet, find func(namespace, name string) (*plugin.Plugin, map[string]any)) (*Rendered, error) {
-	return Render(Input{Set: s, Fleets: of, Engines: s.EnginesOf(of, func(string) bool { return false }), Find: func(name string, _ bool) (*plugin.Plugin, map[string]any, error) {
+func (s *Set) renderIn(of []*fleetv1.Fleet, find func(namespace, name string) (*plugin.Plugin, map[string]any), types []string) (*Rendered, error) {
+	return Render(Input{Set: s, Fleets: of, Types: types, Engines: s.EnginesOf(of, func(string) bool { return false }), Find: func(name string, _ bool) (*plugin.Plugin, map[string]any, error) {
 		p, config := find(s.Namespace, name)
 		if p == nil {
 			return nil, nil, fmt.Errorf("there is no type or plugin %s: name its folder with --plugin", name)
@@ -191,9 +192,25 @@ func (c *Composition) problem(set *Set, reason, message string) {
 	// A problem names an Application; what people have written is found by SetOf.
 	name := set.PoliciesName()
 	if key := [2]string{set.Namespace, name}; c.byApp[key] == nil {
-		c.byApp[key] = &composed{&Rendered{}, set}
+		c.byApp[key] = &composed{&Rendered{}, set, nil}
 	}
 	c.Problems = append(c.Problems, application.Problem{Namespace: set.Namespace, Application: name, Reason: reason, Message: message})
+}
+
+// Explain says what to do where the plugin that rules wait for is not there: the Applications that deliver them, and name it,
+// are not what people have written.
+func (c *Composition) Explain(problems []application.Problem) {
+	for i := range problems {
+		p := &problems[i]
+		x := c.byApp[[2]string{p.Namespace, p.Application}]
+		switch {
+		case x == nil || x.Policies == nil || p.Reason != application.DependencyReason:
+		case slices.ContainsFunc(x.fleets, Declares):
+			p.Message = "waits for Kyverno: the plugin policy of the fleet could not be rendered"
+		default:
+			p.Message = WithoutEngine
+		}
+	}
 }
 
 // SetOf returns the rules that an Application delivers; nil if it delivers something else.

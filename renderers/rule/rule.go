@@ -38,6 +38,9 @@ const (
 	objectsFolder  = "objects"
 )
 
+// WithoutEngine says what to do where the fleet that rules are for does not bring Kyverno.
+const WithoutEngine = "waits for Kyverno: the fleet does not have the plugin policy: set spec.plugin.policy.kyverno in it, or waitForKyverno: false where Kyverno comes in another way"
+
 // applyTimeout bounds how long Flux waits for what it has applied to be healthy.
 const applyTimeout = 5 * time.Minute
 
@@ -119,6 +122,8 @@ type Input struct {
 	// Engines are the names of the fleets that bring Kyverno to the members.
 	Engines []string
 	Find    Find
+	// Types are the names of the types of rules that there are.
+	Types []string
 }
 
 // Rendered is what rules become. It is shared and only read.
@@ -256,6 +261,9 @@ func (c *composing) expand(rule *clusterv1.ComplianceRule, out *Rule) (policies,
 	out.Enforce = enforce
 	kind, config, err := c.Find(rule.Type, true)
 	if err != nil {
+		if near := object.Nearest(rule.Type, c.Types); near != "" {
+			err = fmt.Errorf("%w; did you mean %s?", err, near)
+		}
 		return nil, nil, err
 	}
 	use := plugin.RuleUse{Name: string(rule.Name), ID: out.ID, Enforce: enforce, Params: application.MergeValues(config, params), Excluded: c.Excluded,

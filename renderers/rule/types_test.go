@@ -838,3 +838,16 @@ func TestSecurityAgent(t *testing.T) {
 	g.Expect(*pod.Containers[0].SecurityContext.Privileged).To(BeTrue())
 	g.Expect(pod.Containers[0].SecurityContext.AllowPrivilegeEscalation).To(BeNil())
 }
+
+// A type that is not known is suggested as it is written rightly, if it nearly is.
+func TestUnknownType(t *testing.T) {
+	for kind, want := range map[string]string{"disable-rot-user": "not known; did you mean disable-root-user?", "nosuch": "not known", "disable-root-user": "not known"} {
+		g := NewWithT(t)
+		c := read[clusterv1.ClusterCompliance](t, "metadata: {name: c, namespace: ns}\nspec: {clusterName: a, rules: [{name: r, type: "+kind+"}]}")
+		r, err := Render(Input{Set: OfCompliance(c), Types: []string{"disable-root-user", "drop-capabilities"}, Find: func(string, bool) (*plugin.Plugin, map[string]any, error) {
+			return nil, nil, errors.New("not known")
+		}})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(r.Rules[0].Err).To(MatchError(want))
+	}
+}
