@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -48,9 +49,13 @@ folder, or - for stdin. A folder is read with all that is below it; one with a k
 The rules come from --rules, or else from FILE, too. With the Fleets beside them, the namespaces of their plugins are left alone as on
 the members. They are evaluated by the CEL of Kubernetes, in which Kyverno evaluates them on the members.
 
+What kubectl apply would refuse to decode, a field that a Deployment does not have, say, is said with file and line. Rules that look at
+none of the manifests are named.
+
 It needs no cluster and opens no connection.
 
-Exit code 0: no rule that is enforced is broken. 1: one is, or could not be evaluated. 2: the command or its input is wrong.`,
+Exit code 0: no rule that is enforced is broken. 1: one is, or could not be evaluated, or a manifest could not be decoded. 2: the command
+or its input is wrong, or there is nothing to try.`,
 		Example: `  # What the manifests of an application break
   fleetwright policy test deploy/ --rules fleet/
 
@@ -111,42 +116,98 @@ func (o *policyTest) run(cmd *cobra.Command, paths []string) error {
 	if err != nil {
 		return err
 	}
+	documents, warnings, err := typed(documents, paths)
+	if err != nil {
+		return err
+	}
 	sets, errs := rule.Sets(set.Declared, func(namespace, name string) (*plugin.Plugin, map[string]any) {
 		return known[name], pluginConfig(set, namespace, name)
 	}, ruleTypes(known))
 	if len(sets) == 0 && len(errs) == 0 {
 		return fmt.Errorf("there is no FleetSecurityPolicy and no ClusterCompliance in %s", strings.Join(o.source.Paths, ", "))
 	}
-	all, failed := []tried{}, len(errs) > 0
+	if !slices.ContainsFunc(documents, func(d manifest.Document) bool { return !d.Ours() }) {
+		report(cmd.ErrOrStderr(), "warning", errors.Join(warnings...))
+		return errors.Join(append(errs, fmt.Errorf("there are no manifests to try in %s: name files or folders with what is deployed, or pipe it in: helm template … | fleetwright policy test - --rules %s",
+			strings.Join(paths, ", "), strings.Join(o.source.Paths, ",")))...)
+	}
+	for i := range documents {
+		if err := documents[i].Strict(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	all := []tried{}
 	for _, s := range sets {
 		trial, err := s.Try()
 		if err != nil {
-			errs, failed = append(errs, fmt.Errorf("%s %s: %w", s.Kind.Kind, s.Name, err)), true
+			errs = append(errs, fmt.Errorf("%s %s: %w", s.Kind.Kind, s.Name, err))
 			continue
 		}
-		for _, d := range documents {
-			object := &unstructured.Unstructured{Object: d.Object}
-			for _, v := range trial.Object(object) {
-				t := tried{Object: describeObject(object), At: d.Start.String(), From: s.Kind.Kind + " " + s.Name, Rule: v.Rule.Name,
-					Enforcement: map[bool]string{true: "enforce", false: "audit"}[v.Rule.Enforce], Result: "pass", Messages: v.Broken}
-				switch {
-				case v.Err != nil:
-					t.Result, t.Messages, failed = "error", append(t.Messages, v.Err.Error()), true
-				case len(v.Broken) > 0:
-					t.Result = "fail"
-					failed = failed || v.Rule.Enforce || o.strict
-				}
-				all = append(all, t)
-			}
+		results := tryRules(s, trial, documents)
+		all = append(all, results...)
+		if names := unused(s, results); len(names) > 0 {
+			warnings = append(warnings, fmt.Errorf("%s %s: not tried, as they look at none of the manifests: %s", s.Kind.Kind, s.Name, strings.Join(names, ", ")))
 		}
 	}
+	report(cmd.ErrOrStderr(), "warning", errors.Join(warnings...))
 	if err := o.print(cmd, all); err != nil {
 		return failure{exitFailed, err}
 	}
-	if failed {
+	if len(errs) > 0 || slices.ContainsFunc(all, o.fails) {
 		return failure{exitFailed, errors.Join(errs...)}
 	}
 	return nil
+}
+
+// typed returns the documents that are objects. One that is not is refused where its file was named, as kubectl apply does: a
+// rule would pass it over. In folders there are files of other programs; of these it is a warning.
+func typed(documents []manifest.Document, paths []string) (objects []manifest.Document, warnings []error, err error) {
+	var errs []error
+	for _, d := range documents {
+		switch err := d.Untyped(); {
+		case err == nil:
+			objects = append(objects, d)
+		case d.Start.File == "stdin" || slices.Contains(paths, d.Start.File):
+			errs = append(errs, err)
+		default:
+			warnings = append(warnings, fmt.Errorf("%w: it is not tried", err))
+		}
+	}
+	return objects, warnings, errors.Join(errs...)
+}
+
+// tryRules tries rules on manifests.
+func tryRules(s rule.RenderedSet, trial *rule.Trial, documents []manifest.Document) (all []tried) {
+	for _, d := range documents {
+		object := &unstructured.Unstructured{Object: d.Object}
+		for _, v := range trial.Object(object) {
+			t := tried{Object: describeObject(object), At: d.Start.String(), From: s.Kind.Kind + " " + s.Name, Rule: v.Rule.Name,
+				Enforcement: map[bool]string{true: "enforce", false: "audit"}[v.Rule.Enforce], Result: "pass", Messages: v.Broken}
+			switch {
+			case v.Err != nil:
+				t.Result, t.Messages = "error", append(t.Messages, v.Err.Error())
+			case len(v.Broken) > 0:
+				t.Result = "fail"
+			}
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// unused returns the rules that look at nothing: whether they hold is not known.
+func unused(s rule.RenderedSet, results []tried) (names []string) {
+	for _, r := range s.Rules {
+		if r.Err == nil && !slices.ContainsFunc(results, func(t tried) bool { return t.Rule == r.Name }) {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// fails says whether a result is one that the command fails for.
+func (o *policyTest) fails(t tried) bool {
+	return t.Result == "error" || t.Result == "fail" && (t.Enforcement == "enforce" || o.strict)
 }
 
 func (o *policyTest) print(cmd *cobra.Command, all []tried) error {

@@ -68,7 +68,7 @@ func TestPolicyTest(t *testing.T) {
 	g := NewWithT(t)
 	r := fleetwright(triedManifests, "policy", "test", "-", "--rules", "testdata/policies")
 	g.Expect(r.code).To(Equal(exitFailed))
-	g.Expect(r.err).To(BeEmpty())
+	g.Expect(r.err).To(Equal("warning: ClusterCompliance prod-cluster-compliance: not tried, as they look at none of the manifests: install-security-agent\n"))
 	lines := strings.Split(strings.TrimSpace(r.out), "\n")
 	g.Expect(lines).To(HaveLen(4))
 	g.Expect(strings.Fields(lines[0])).To(Equal([]string{"OBJECT", "RULE", "ENFORCEMENT", "RESULT", "MESSAGE"}))
@@ -109,6 +109,68 @@ func TestPolicyTest(t *testing.T) {
 	g.Expect(r.code).To(Equal(exitFailed))
 	g.Expect(r.err).To(And(ContainSubstring("ClusterCompliance broken: rule unknown: "), ContainSubstring("rule bad: ")))
 	g.Expect(r.out).To(ContainSubstring(" pass, 0 fail, 0 error"), "the others are tried")
+}
+
+// Nobody believes that rules hold which were not tried.
+func TestPolicyTestOfNothing(t *testing.T) {
+	g := NewWithT(t)
+	t.Chdir(t.TempDir())
+	write := func(name, text string) {
+		g.Expect(writeFile(name, []byte(text))).To(Succeed())
+	}
+	const policy = `apiVersion: policy.kurator.dev/v1alpha1
+kind: FleetSecurityPolicy
+metadata: {name: baseline}
+spec:
+  fleet: prod
+  rules:
+  - {name: pods, match: {resources: {kinds: [Pod]}}, validate: {message: set it, pattern: {spec: {securityContext: {runAsNonRoot: true}}}}}
+  - {name: secrets, match: {resources: {kinds: [Secret]}}, validate: {message: none, pattern: {type: "?*"}}}
+`
+	write("rules/policy.yaml", policy)
+	write("deploy/values.yaml", "replicas: 1\n")
+
+	t.Log("nothing is there to try: policies are none, nor are the files of other programs")
+	nothing := func(paths string) string {
+		return "error: there are no manifests to try in " + paths + ": name files or folders with what is deployed, or pipe it in: helm template … | fleetwright policy test - --rules rules\n"
+	}
+	g.Expect(fleetwright("", "policy", "test", "rules")).To(Equal(outcome{code: exitUsage, err: nothing("rules")}))
+	g.Expect(fleetwright("", "policy", "test", "-", "--rules", "rules")).To(Equal(outcome{code: exitUsage, err: nothing("-")}))
+	g.Expect(fleetwright("", "policy", "test", "rules", "deploy", "--rules", "rules", "-o", "json")).To(Equal(outcome{code: exitUsage,
+		err: "warning: deploy/values.yaml:1: apiVersion or kind is missing: it is not tried\n" + nothing("rules, deploy")}))
+
+	t.Log("a rule that looks at nothing is named")
+	const pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  securityContext: {runAsNonRoot: true}\n  containers: [{name: c, image: x}]\n"
+	write("deploy/pod.yaml", pod)
+	r := fleetwright("", "policy", "test", "deploy", "--rules", "rules")
+	g.Expect(r).To(Equal(outcome{out: "1 pass, 0 fail, 0 error\n", err: "warning: deploy/values.yaml:1: apiVersion or kind is missing: it is not tried\n" +
+		"warning: FleetSecurityPolicy baseline: not tried, as they look at none of the manifests: secrets\n"}))
+
+	t.Log("what is named is refused without a kind, or as an item that is no object")
+	for in, want := range map[string]string{
+		pod + "---\napiVersion: v1\nmetadata: {name: x}\n":                               "error: stdin:8: apiVersion or kind is missing\n",
+		"apiVersion: v1\nkind: List\nitems:\n- {kind: Pod}\n- Pod\n":                     "error: stdin:5: an item of a list has to be an object\n",
+		"apiVersion: v1\nkind: List\nitems:\n- {kind: Pod}\n- {apiVersion: v1, kind: 1}": "error: stdin:4: apiVersion or kind is missing\nerror: stdin:5: apiVersion or kind is missing\n",
+	} {
+		g.Expect(fleetwright(in, "policy", "test", "-", "--rules", "rules")).To(Equal(outcome{code: exitUsage, err: want}))
+	}
+	r = fleetwright("", "policy", "test", "deploy/values.yaml", "--rules", "rules")
+	g.Expect(r).To(Equal(outcome{code: exitUsage, err: "error: deploy/values.yaml:1: apiVersion or kind is missing\n"}))
+
+	t.Log("a field that is written wrongly does not only look like one that is missing")
+	r = fleetwright(strings.Replace(pod, "securityContext", "securityContxt", 1)+"  hostNetwrok: true\n", "policy", "test", "-", "--rules", "rules")
+	g.Expect(r.code).To(Equal(exitFailed))
+	g.Expect(r.out).To(HaveSuffix("0 pass, 1 fail, 0 error\n"))
+	g.Expect(strings.Split(r.err, "\n")[1:]).To(Equal([]string{"error: stdin:5: Pod web: spec.securityContxt: unknown field", "error: stdin:7: Pod web: spec.hostNetwrok: unknown field", ""}))
+	r = fleetwright(strings.Replace(pod, "containers: [", "containers: [{imagePullPolicy: 1, name: d, image: x}, ", 1), "policy", "test", "-", "--rules", "rules")
+	g.Expect(r.code).To(Equal(exitFailed))
+	g.Expect(r.err).To(ContainSubstring("error: stdin:1: Pod web: json: cannot unmarshal number"))
+	r = fleetwright(pod+"---\n{apiVersion: example.org/v1, kind: Pod, metadata: {name: own}, spec: {any: thing}}\n", "policy", "test", "-", "--rules", "rules")
+	g.Expect(r.code).To(BeZero(), "kinds that are not Kubernetes' own are not known")
+
+	t.Log("what a manifest holds does not reach the terminal")
+	r = fleetwright(strings.NewReplacer("name: web", `name: "w\x1b[2K\u202eeb"`, "true", "false").Replace(pod), "policy", "test", "-", "--rules", "rules")
+	g.Expect(r.out).To(ContainSubstring("Pod w\uFFFD[2K\uFFFDeb   baseline/pods"))
 }
 
 // What is wrong is said in the words of what people have written.

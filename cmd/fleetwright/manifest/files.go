@@ -21,6 +21,7 @@ import (
 // is an error each; the rest is read.
 func Load(paths []string, stdin io.Reader) ([]Document, error) {
 	documents, err := load(paths, stdin, true)
+	errs := []error{err}
 	var out []Document
 	var add func(d Document)
 	add = func(d Document) {
@@ -28,14 +29,16 @@ func Load(paths []string, stdin io.Reader) ([]Document, error) {
 			for i := range items {
 				add(d.item(items, i))
 			}
-		} else if d.Object != nil {
+		} else if d.Object == nil {
+			errs = append(errs, d.Start.errorf("an item of a list has to be an object"))
+		} else {
 			out = append(out, d)
 		}
 	}
 	for _, d := range documents {
 		add(d)
 	}
-	return out, err
+	return out, errors.Join(errs...)
 }
 
 // load reads the documents of files, folders and, for -, stdin; of what is in folders, our own objects or all. What it cannot
