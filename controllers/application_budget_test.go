@@ -43,7 +43,7 @@ func (h *hub) declared() reviewed.Side {
 	d.ClusterConfigs = pointers(configs.Items)
 	apps.Items = slices.DeleteFunc(apps.Items, func(a appsv1.Application) bool { return metav1.GetControllerOf(&a) != nil })
 	d.Applications, d.Fleets, d.AttachedClusters, d.ChangeBudgets = pointers(apps.Items), pointers(fleets.Items), pointers(clusters.Items), pointers(budgets.Items)
-	return reviewed.Side{Rendered: repository.Render(d, nil)}
+	return reviewed.Side{Rendered: repository.Render(d, nil, nil)}
 }
 
 // A step that is over budget is not begun: the controller says the same as diff did before the merge, writes nothing, and goes on

@@ -50,7 +50,7 @@ func TestBuildIsWhatIsApplied(t *testing.T) {
 	h.Expect(err).NotTo(HaveOccurred())
 	known, err := plugin.LoadAll(catalog.FS, templates.Rules())
 	h.Expect(err).NotTo(HaveOccurred())
-	build := repository.Render(set.Declared, func(_, name string) (*plugin.Plugin, map[string]any) { return known[name], nil })
+	build := repository.Render(set.Declared, func(_, name string) (*plugin.Plugin, map[string]any) { return known[name], nil }, nil)
 	digests := build.Digests()
 
 	kinds := map[string]schema.GroupVersionKind{} // those of our CRDs

@@ -39,7 +39,7 @@ func folder(t testing.TB, files map[string]string) string {
 // state returns the contents of a repository with files, some of which are declared: those below declared/.
 func state(t testing.TB, files map[string]string, more ...func(o *Options)) *Contents {
 	g := NewWithT(t)
-	o := Options{Root: folder(t, files), Rendered: repository.Render(application.Declared{}, nil), Self: func(url string) bool { return url == self }}
+	o := Options{Root: folder(t, files), Rendered: repository.Render(application.Declared{}, nil, nil), Self: func(url string) bool { return url == self }}
 	declare(&o, "apiVersion: source.toolkit.fluxcd.io/v1\nkind: GitRepository\nmetadata: {name: fleet}\nspec: {url: "+self+", ref: {branch: main}}\n")
 	for name, text := range files {
 		if strings.HasPrefix(name, "declared/") {
