@@ -13,6 +13,7 @@ import (
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -185,7 +186,7 @@ type admission struct {
 }
 
 // created returns what is asked when a manifest is applied that is not there yet. What is of no use for an API server, nulls,
-// is left out, and namespace default filled in.
+// is left out, and namespace default filled in, and of Pods the ports of their node.
 func created(manifest map[string]any) admission {
 	u := &unstructured.Unstructured{Object: stored(manifest).(map[string]any)}
 	a := admission{Operation: admissionv1.Create, Object: u}
@@ -195,11 +196,34 @@ func created(manifest map[string]any) admission {
 	if namespaced && u.GetNamespace() == "" {
 		u.SetNamespace("default")
 	}
+	if gvk == corev1.SchemeGroupVersion.WithKind("Pod") {
+		setHostPorts(u.Object)
+	}
 	if namespace := u.GetNamespace(); namespace != "" && (namespaced || !known) {
 		a.Namespace = &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "Namespace",
 			"metadata": map[string]any{"name": namespace, "labels": map[string]any{"kubernetes.io/metadata.name": namespace}}}}
 	}
 	return a
+}
+
+// setHostPorts makes the ports of a Pod's containers those of its node where they are: an API server does so for Pods, and not
+// for templates of Pods.
+func setHostPorts(pod map[string]any) {
+	if hostNetwork, _, _ := unstructured.NestedBool(pod, "spec", "hostNetwork"); !hostNetwork {
+		return
+	}
+	items := func(of any, field string) []any {
+		m, _ := of.(map[string]any)
+		list, _ := m[field].([]any)
+		return list
+	}
+	for _, c := range append(items(pod["spec"], "containers"), items(pod["spec"], "initContainers")...) {
+		for _, p := range items(c, "ports") {
+			if port, ok := p.(map[string]any); ok && port["containerPort"] != nil && (port["hostPort"] == nil || fmt.Sprint(port["hostPort"]) == "0") {
+				port["hostPort"] = port["containerPort"]
+			}
+		}
+	}
 }
 
 // stored returns a JSON value without nulls.

@@ -1,6 +1,7 @@
 package rule
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -100,6 +101,21 @@ func TestEvaluate(t *testing.T) {
 		v, err := e.evaluate(a)
 		g.Expect(err).NotTo(HaveOccurred(), c.name)
 		g.Expect(v.Applies).To(Equal(c.applies), c.name)
+	}
+}
+
+// TestCreatedHostPorts holds which ports of the node an API server fills in.
+func TestCreatedHostPorts(t *testing.T) {
+	const ports = `hostNetwork: true, containers: [{ports: [{containerPort: 1}, {containerPort: 2, hostPort: 2}]}], initContainers: [{ports: [{containerPort: 3, hostPort: 0}]}]`
+	const odd = `hostNetwork: true, containers: [{ports: [{}, 1]}, {ports: 1}, 1], initContainers: 1`
+	for _, c := range []struct{ of, spec, want string }{
+		{"v1, kind: Pod", ports, `hostNetwork: true, containers: [{ports: [{containerPort: 1, hostPort: 1}, {containerPort: 2, hostPort: 2}]}], initContainers: [{ports: [{containerPort: 3, hostPort: 3}]}]`},
+		{"v1, kind: Pod", strings.Replace(ports, "true", "false", 1), strings.Replace(ports, "true", "false", 1)},
+		{"apps/v1, kind: Deployment", ports, ports},
+		{"v1, kind: Pod", odd, odd},
+	} {
+		read := func(spec string) map[string]any { return parsed(t, []byte("{apiVersion: "+c.of+", spec: {"+spec+"}}")) }
+		NewWithT(t).Expect(created(read(c.spec)).Object.Object["spec"]).To(Equal(read(c.want)["spec"]), c.of+c.spec)
 	}
 }
 
