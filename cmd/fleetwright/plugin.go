@@ -10,8 +10,10 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -86,10 +88,14 @@ func lint(cmd *cobra.Command, paths []string, config string) error {
 	if config != "" && len(dirs) != 1 {
 		return fmt.Errorf("--config is for one plugin, and there are %d", len(dirs))
 	}
+	known, err := loadPlugins(nil)
+	if err != nil {
+		return err
+	}
 	var errs []error
 	for _, dir := range dirs {
 		file := filepath.Join(dir, plugin.DefinitionFile)
-		p, err := readPlugin(file)
+		p, err := readPlugin(file, known)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", file, err))
 			continue
@@ -154,7 +160,8 @@ func pluginDirs(path string) ([]string, error) {
 	return dirs, nil
 }
 
-func readPlugin(file string) (*plugin.Plugin, error) {
+// readPlugin reads a plugin that does not have the name of a known one, which comes with Fleetwright, unless it is that.
+func readPlugin(file string, known map[string]*plugin.Plugin) (*plugin.Plugin, error) {
 	b, err := os.ReadFile(file)
 	if err != nil {
 		var pathError *fs.PathError
@@ -163,7 +170,22 @@ func readPlugin(file string) (*plugin.Plugin, error) {
 		}
 		return nil, err
 	}
-	return plugin.Parse(b)
+	folder := filepath.Base(filepath.Dir(file))
+	for _, from := range []fs.FS{catalog.FS, templates.Rules()} {
+		if own, err := fs.ReadFile(from, path.Join(folder, plugin.DefinitionFile)); err == nil && bytes.Equal(own, b) {
+			return known[folder], nil
+		}
+	}
+	p, err := plugin.Parse(b)
+	if err != nil {
+		return nil, err
+	}
+	for name := range known {
+		if strings.EqualFold(name, p.Metadata.Name) {
+			return nil, fmt.Errorf("metadata.name: %s comes with Fleetwright, and cannot be replaced: choose another name", name)
+		}
+	}
+	return p, nil
 }
 
 // readConfig returns what a fleet configures, as JSON.

@@ -100,6 +100,71 @@ func TestPluginLint(t *testing.T) {
 	}
 }
 
+// What is wrong with a type of rules is found before a rule has it.
+func TestRuleTypeLint(t *testing.T) {
+	good := documented(t, "../../docs/policies.md")["rules/team-quota/plugin.yaml"]
+	const parameter, message, object, policies = "{type: integer, minimum: 1}", "message: team ${config.team} has at most ${config.replicas} replicas in a Deployment", "          name: ${rule.id}\n          namespace: default\n", "  policies:\n    - "
+	for _, tt := range []struct{ old, new, problem string }{
+		{"        metadata:\n" + object, "", "spec.objects[0].object: apiVersion, kind and metadata.name are needed"},
+		{"        metadata:\n" + object, "        metadata: [a]\n", "spec.objects[0].object: apiVersion, kind and metadata.name are needed"},
+		{"kind: ConfigMap", "kind: ConfigMapList", "spec.objects[0].object: a ConfigMapList is not published"},
+		{"namespace: default", "namespace: kube-system", "spec.objects[0].object: is in a namespace of the system"},
+		{"kind: ConfigMap\n        metadata:\n          name: ${rule.id}", "kind: Namespace\n        metadata:\n          name: flux-system", "spec.objects[0].object: is in a namespace of the system"},
+		{"  objects:\n", "  objects:\n    - {when: rule.enforce, object: {apiVersion: v1, kind: ConfigMap, metadata: {name: '${rule.id}', namespace: default}}}\n", "spec.objects[1].object: is the same one as in spec.objects[0]"},
+		{policies, "  vars: {a: vars.b, b: vars.a}\n" + policies, "spec.vars.a: vars.b: vars do not know each other"},
+		{parameter, "{type: foo}", "spec.parameters: properties[replicas].type: foo: has to be array, boolean"},
+		{parameter, "{type: array, items: {type: object, properties: {a: {type: foo}}}}", "spec.parameters: properties[replicas].items.properties[a].type: foo: has to be"},
+		{parameter, "{type: integer, default: x}", "properties[replicas].default: Invalid value"},
+		{parameter, "{type: integer, minimum: 1, default: 0}", "properties[replicas].default: Invalid value: 0"},
+		{parameter, parameter + "\n      enforce: {type: boolean}", "spec.parameters: properties[enforce]: every rule has it already"},
+		{message, "message: ${config.nope}", "spec.policies[0].validate.message: config.nope: there is no config.nope"},
+		{message, "message: '${config[?\"nope\"]}'", "there is no config.nope"},
+		{message, "message: '${has(config.nope)}'", "there is no config.nope"},
+		{message, "message: '${config.?nope.?more.orValue(\"\")}'", "there is no config.nope"},
+		{message, "message: ${vars.nope}", "there is no vars.nope"},
+		{message, "message: ${rule.nope}", "there is no rule.nope"},
+		{message, "message: ${fleet.nope}", "there is no fleet.nope"},
+		{policies, "  include: [{type: team-quota}]\n" + policies + "name: a\n      ", "spec.include: only types that come with Fleetwright include others"},
+		{policies, "  include: [{type: nosuch}]\n" + policies + "name: a\n      ", "spec.include: only types that come with Fleetwright include others"},
+		{policies, policies + "name: a\n      match: {}\n      validate: {}\n    - ", `spec.policies[1].name: "": has to be letters`},
+		{"name: team-quota", "name: Disallow-Latest-Tag", "metadata.name: disallow-latest-tag comes with Fleetwright, and cannot be replaced"},
+		{"name: team-quota", "name: metric", "metadata.name: metric comes with Fleetwright, and cannot be replaced"},
+		{"severity: low", "severity: [low]", "spec.policies.severity: has to be a text"},
+		{"      match:\n", "      match: []\n      exclude:\n", "spec.policies.match: has to be a map"},
+		{"  objects:\n    -", "  objects:\n     ", "spec.objects: has to be a list"},
+		{parameter, "{type: integer, minimum: a}", "spec.parameters.properties.minimum: has to be a number"},
+		{parameter, "{type: integer, nullable: 1}", "spec.parameters.properties.nullable: has to be true or false"},
+	} {
+		t.Run(tt.problem, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(strings.Count(good, tt.old)).To(Equal(1), tt.old)
+			dir := t.TempDir()
+			file := filepath.Join(dir, "plugin.yaml")
+			g.Expect(writeFile(file, []byte(strings.Replace(good, tt.old, tt.new, 1)))).To(Succeed())
+			r := fleetwright("", "plugin", "lint", dir)
+			g.Expect(r.code).To(Equal(exitFailed), r.out)
+			g.Expect(r.out).To(BeEmpty())
+			g.Expect(r.err).To(And(HavePrefix("error: "+file+": "), ContainSubstring(tt.problem), Not(ContainSubstring("Go "))))
+		})
+	}
+
+	t.Log("only when it is filled in")
+	const params = "{enforce: true, team: shop, replicas: 3}"
+	for _, tt := range []struct{ old, new, problem string }{
+		{"namespace: default", "namespace: '${\"kube-system\"}'", "is in a namespace that is left alone"},
+		{"  objects:\n", "  objects:\n    - object: {apiVersion: v1, kind: ConfigMap, metadata: {name: '${rule.id}', namespace: default}}\n", "makes ConfigMap default/compliance.default.sample.sample twice"},
+		{message, "message: '${[{\"a\": config.team}].map(config, config.a)[0]}'", ""},
+	} {
+		g := NewWithT(t)
+		dir := t.TempDir()
+		g.Expect(writeFile(filepath.Join(dir, "plugin.yaml"), []byte(strings.Replace(good, tt.old, tt.new, 1)))).To(Succeed())
+		g.Expect(fleetwright("", "plugin", "lint", dir).code).To(BeZero(), tt.new)
+		r := fleetwright(params, "plugin", "lint", dir, "--config", "-")
+		g.Expect(r.err).To(ContainSubstring(tt.problem))
+		g.Expect(r.code == 0).To(Equal(tt.problem == ""), r.err)
+	}
+}
+
 func TestPluginUsage(t *testing.T) {
 	g := NewWithT(t)
 	for _, args := range [][]string{{"nonsense"}, {"lint"}, {"lint", "nowhere"}, {"lint", "testdata"}, {"lint", "../../plugins-catalog", "--config", "x"},
@@ -114,6 +179,6 @@ func TestPluginUsage(t *testing.T) {
 	g.Expect(r.out).To(MatchRegexp(`(?m)^PLUGIN +COMPONENT +CHART +VERSION +REPOSITORY +RUNS ON$`))
 	g.Expect(r.out).To(MatchRegexp(`(?m)^metric +prometheus +kube-prometheus-stack +\S+ +oci://\S+ +members$`))
 	g.Expect(r.out).To(MatchRegexp(`(?m)^metric +thanos +thanos +\S+ +\S+ +hub$`))
-	g.Expect(fleetwright("", "plugin", "lint", "../../plugins-catalog").code).To(BeZero())
+	g.Expect(fleetwright("", "plugin", "lint", "../../plugins-catalog", "../../fleet-templates/rules").code).To(BeZero())
 	g.Expect(runAs("flux-fleet", "", "plugin", "--help").out).To(ContainSubstring("  flux fleet plugin lint plugins"))
 }

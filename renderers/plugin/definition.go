@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -230,20 +232,30 @@ type Plugin struct {
 }
 
 // Load reads the plugin in a folder. The error names the field.
-func Load(dir fs.FS) (*Plugin, error) {
+func Load(dir fs.FS) (*Plugin, error) { return load(dir, Parse) }
+
+func load(dir fs.FS, parse func([]byte) (*Plugin, error)) (*Plugin, error) {
 	b, err := fs.ReadFile(dir, DefinitionFile)
 	if err != nil {
 		return nil, fmt.Errorf("a plugin is a folder with a %s: %w", DefinitionFile, err)
 	}
-	p, err := Parse(b)
+	p, err := parse(b)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", DefinitionFile, err)
 	}
 	return p, nil
 }
 
-// Parse reads a definition. The error names the field.
+// Parse reads a definition that does not come with Fleetwright. The error names the field.
 func Parse(b []byte) (*Plugin, error) {
+	p, err := parseAny(b)
+	if err == nil && len(p.Spec.Include) > 0 {
+		err = errors.New("spec.include: only types that come with Fleetwright include others")
+	}
+	return p, err
+}
+
+func parseAny(b []byte) (*Plugin, error) {
 	b, err := yaml.YAMLToJSONStrict(b)
 	if err != nil {
 		return nil, err
@@ -253,7 +265,7 @@ func Parse(b []byte) (*Plugin, error) {
 	decoder.DisallowUnknownFields()
 	decoder.UseNumber()
 	if err := decoder.Decode(d); err != nil {
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "json: "))
+		return nil, wrongField(err)
 	}
 	if d.APIVersion != DefinitionAPIVersion || d.Kind != DefinitionKind && d.Kind != RuleTypeKind {
 		return nil, fmt.Errorf("apiVersion has to be %s, and kind %s or %s", DefinitionAPIVersion, DefinitionKind, RuleTypeKind)
@@ -269,7 +281,31 @@ func Parse(b []byte) (*Plugin, error) {
 	return p, p.check()
 }
 
-// LoadAll reads the plugins and types of rules in the folders of folders, by name.
+// wrongField says what is wrong with a field that cannot be decoded, without the names of Go.
+func wrongField(err error) error {
+	typed := (*json.UnmarshalTypeError)(nil)
+	if !errors.As(err, &typed) {
+		return errors.New(strings.TrimPrefix(err.Error(), "json: "))
+	}
+	wanted := "a number"
+	switch typed.Type.Kind() {
+	case reflect.Map, reflect.Struct:
+		wanted = "a map"
+	case reflect.Slice:
+		wanted = "a list"
+	case reflect.String:
+		wanted = "a text"
+	case reflect.Bool:
+		wanted = "true or false"
+	}
+	if typed.Field == "" {
+		return fmt.Errorf("has to be %s", wanted)
+	}
+	return fmt.Errorf("%s: has to be %s", typed.Field, wanted)
+}
+
+// LoadAll reads the plugins and types of rules in the folders of folders, by name. Those are the ones that come with
+// Fleetwright.
 func LoadAll(dirs ...fs.FS) (map[string]*Plugin, error) {
 	plugins := map[string]*Plugin{}
 	for _, dir := range dirs {
@@ -285,7 +321,7 @@ func LoadAll(dirs ...fs.FS) (map[string]*Plugin, error) {
 			if err != nil {
 				return nil, err
 			}
-			p, err := Load(sub)
+			p, err := load(sub, parseAny)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", e.Name(), err)
 			}
@@ -320,9 +356,10 @@ func (p *Plugin) check() error {
 	if err := p.checkParameters(); err != nil {
 		return fmt.Errorf("spec.parameters: %w", err)
 	}
+	p.env.known = p.known()
 	c := checker{p: p}
-	for name, expr := range s.Vars {
-		c.expr("spec.vars."+name, expr, varConfig)
+	for _, name := range slices.Sorted(maps.Keys(s.Vars)) {
+		c.expr("spec.vars."+name, s.Vars[name], varVars)
 	}
 	ofRules := varFleet
 	if p.IsRuleType() {

@@ -18,6 +18,7 @@ import (
 	"github.com/google/cel-go/common/types/traits"
 	"github.com/google/cel-go/ext"
 	"github.com/google/cel-go/interpreter"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apiserver/pkg/cel/library"
 )
 
@@ -27,6 +28,8 @@ type variables string
 // Where an expression stands decides what it may know: what is rendered to files knows nothing of members, so that every
 // replica renders the same.
 const (
+	// Vars do not know each other.
+	varVars   variables = "config fleet"
 	varConfig variables = "config fleet vars"
 	varFleet  variables = "config fleet vars members facts"
 	varMember variables = "config fleet vars members facts cluster"
@@ -51,6 +54,8 @@ type environment struct {
 	mu       sync.Mutex
 	envs     map[variables]*cel.Env
 	programs map[[2]string]cel.Program
+	// known are schemas of variables, by name: what is read of one has to be in its schema.
+	known map[string]apiextensionsv1.JSONSchemaProps
 }
 
 func newEnvironment() (*environment, error) {
@@ -64,7 +69,7 @@ func newEnvironment() (*environment, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, v := range []variables{varConfig, varFleet, varMember, varObject, varRule, varItem} {
+	for _, v := range []variables{varVars, varConfig, varFleet, varMember, varObject, varRule, varItem} {
 		var opts []cel.EnvOption
 		for _, name := range strings.Fields(string(v)) {
 			opts = append(opts, cel.Variable(name, cel.DynType))
@@ -92,8 +97,14 @@ func (e *environment) program(text string, vars variables) (cel.Program, error) 
 	}
 	compiled, issues := e.envs[vars].Compile(text)
 	if issues.Err() != nil {
-		first := issues.Errors()[0]
-		return nil, fmt.Errorf("%s: %s", text, first.Message)
+		message := issues.Errors()[0].Message
+		if vars == varVars && strings.Contains(message, "'vars'") {
+			message = "vars do not know each other"
+		}
+		return nil, fmt.Errorf("%s: %s", text, message)
+	}
+	if path := e.missing(compiled); path != "" {
+		return nil, fmt.Errorf("%s: there is no %s", text, path)
 	}
 	p, err := e.envs[vars].Program(compiled, cel.CostLimit(maxCost), cel.CustomDecorator(bounded))
 	if err != nil {
@@ -101,6 +112,75 @@ func (e *environment) program(text string, vars variables) (cel.Program, error) 
 	}
 	e.programs[key] = p
 	return p, nil
+}
+
+// missing returns what an expression reads of a variable that cannot have it, config.x say; empty if there is none.
+func (e *environment) missing(compiled *cel.Ast) string {
+	var missing []string
+	shadowed := map[string]bool{}
+	ast.PostOrderVisit(compiled.NativeRep().Expr(), ast.NewExprVisitor(func(x ast.Expr) {
+		if x.Kind() == ast.ComprehensionKind {
+			c := x.AsComprehension()
+			shadowed[c.IterVar()], shadowed[c.IterVar2()] = true, true
+		}
+		if of, name := readBy(x); name != "" {
+			if schema, path := e.schemaOf(of); isClosed(schema) {
+				if _, ok := schema.Properties[name]; !ok {
+					missing = append(missing, path+"."+name)
+				}
+			}
+		}
+	}))
+	for _, path := range missing {
+		if name, _, _ := strings.Cut(path, "."); !shadowed[name] {
+			return path
+		}
+	}
+	return ""
+}
+
+// schemaOf returns the schema of what an expression is, and its path; nil if that is not known.
+func (e *environment) schemaOf(x ast.Expr) (*apiextensionsv1.JSONSchemaProps, string) {
+	if x.Kind() == ast.IdentKind {
+		if schema, ok := e.known[x.AsIdent()]; ok {
+			return &schema, x.AsIdent()
+		}
+		return nil, ""
+	}
+	of, name := readBy(x)
+	if name == "" {
+		return nil, ""
+	}
+	schema, path := e.schemaOf(of)
+	if schema == nil {
+		return nil, ""
+	}
+	field, ok := schema.Properties[name]
+	if !ok {
+		return nil, ""
+	}
+	return &field, path + "." + name
+}
+
+// isClosed says whether there are no fields but those of a schema.
+func isClosed(schema *apiextensionsv1.JSONSchemaProps) bool {
+	return schema != nil && schema.Type == "object" && schema.AdditionalProperties == nil && schema.XPreserveUnknownFields == nil && !schema.XEmbeddedResource
+}
+
+// readBy returns which field of what an expression reads: x.name, x.?name, x["name"], x[?"name"]. The name is empty if it is
+// another one.
+func readBy(x ast.Expr) (of ast.Expr, name string) {
+	switch x.Kind() {
+	case ast.SelectKind:
+		return x.AsSelect().Operand(), x.AsSelect().FieldName()
+	case ast.CallKind:
+		call := x.AsCall()
+		if slices.Contains([]string{operators.Index, operators.OptIndex, operators.OptSelect}, call.FunctionName()) && call.Args()[1].Kind() == ast.LiteralKind {
+			key, _ := call.Args()[1].AsLiteral().(types.String)
+			return call.Args()[0], string(key)
+		}
+	}
+	return nil, ""
 }
 
 // eval evaluates an expression to a JSON value. It is false if that is an empty optional.

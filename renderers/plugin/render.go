@@ -255,8 +255,7 @@ func (r *rendering) setConfig() error {
 	}
 	vars := map[string]any{}
 	for _, name := range slices.Sorted(maps.Keys(r.Spec.Vars)) {
-		r.values["vars"] = map[string]any{} // they do not know each other
-		v, ok, err := r.env.eval(r.Spec.Vars[name], varConfig, r.values)
+		v, ok, err := r.env.eval(r.Spec.Vars[name], varVars, r.values)
 		if err != nil {
 			return fmt.Errorf("vars.%s: %w", name, err)
 		}

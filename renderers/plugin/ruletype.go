@@ -16,6 +16,9 @@ import (
 	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 )
 
+// SystemNamespaces are those that no rule ever looks at, nor puts anything in: of Kubernetes, of Flux, and of Kyverno.
+var SystemNamespaces = []string{"kube-system", "kube-public", "kube-node-lease", "flux-system", "kyverno"}
+
 // RulePolicy is a policy that a rule becomes: a rule of a FleetSecurityPolicy whose strings are templates with config, fleet,
 // vars, rule (name, id, enforce) and excluded, the namespaces that are left alone.
 type RulePolicy struct {
@@ -95,6 +98,7 @@ func (c *checker) ruleType() {
 	for i, in := range c.p.Spec.Include {
 		c.template(fmt.Sprintf("spec.include[%d].params", i), in.Params, varRule)
 	}
+	made := map[[5]string]string{}
 	for i, o := range c.p.Spec.Objects {
 		at := fmt.Sprintf("spec.objects[%d]", i)
 		vars := varRule
@@ -105,14 +109,40 @@ func (c *checker) ruleType() {
 			vars = varItem
 			c.expr(at+".forEach", o.ForEach, varRule)
 		}
-		if o.Object == nil {
-			c.fail("%s.object: is missing", at)
-		}
-		if o.Object["kind"] == "Secret" {
-			c.fail("%s.object: a Secret is not published", at)
-		}
 		c.template(at+".object", o.Object, vars)
+		u := &unstructured.Unstructured{Object: o.Object}
+		if _, template := o.Object["metadata"].(string); template {
+			continue
+		}
+		if err := checkObject(u); err != nil {
+			c.fail("%s.%v", at, err)
+		}
+		if InSystem(u) {
+			c.fail("%s.object: is in a namespace of the system, which rules leave alone: choose another one", at)
+		}
+		// As they are written, before templates are filled in.
+		key := [...]string{u.GroupVersionKind().GroupKind().String(), u.GetNamespace(), u.GetName(), o.When, o.ForEach}
+		if first, ok := made[key]; ok {
+			c.fail("%s.object: is the same one as in %s", at, first)
+		}
+		made[key] = at
 	}
+}
+
+// checkObject refuses an object that rules do not make.
+func checkObject(o *unstructured.Unstructured) error {
+	switch {
+	case o.GetKind() == "Secret" || strings.HasSuffix(o.GetKind(), "List"):
+		return fmt.Errorf("object: a %s is not published: write objects one by one", o.GetKind())
+	case o.GetAPIVersion() == "" || o.GetKind() == "" || o.GetName() == "":
+		return errors.New("object: apiVersion, kind and metadata.name are needed")
+	}
+	return nil
+}
+
+// InSystem says whether an object is in a namespace of the system, or is one.
+func InSystem(o *unstructured.Unstructured) bool {
+	return slices.Contains(SystemNamespaces, o.GetNamespace()) || o.GetKind() == "Namespace" && slices.Contains(SystemNamespaces, o.GetName())
 }
 
 // include finds the types that types of rules include. The error names the type.
@@ -243,9 +273,6 @@ func (r *rendering) expandRule(use RuleUse) (rules []policyv1.SecurityRule, obje
 
 // include returns the policies of another type.
 func (r *rendering) include(i int, use RuleUse) ([]policyv1.SecurityRule, error) {
-	if i >= len(r.included) {
-		return nil, fmt.Errorf("%s: only types that come with Fleetwright include others", r.Spec.Include[i].Type)
-	}
 	params, _, err := r.env.expand(native(r.Spec.Include[i].Params), varRule, r.values, "params")
 	if err != nil {
 		return nil, err
@@ -283,7 +310,7 @@ func (r *rendering) policy(policy *RulePolicy) (*policyv1.SecurityRule, error) {
 	decoder.DisallowUnknownFields()
 	rule := &policyv1.SecurityRule{}
 	if err := decoder.Decode(rule); err != nil {
-		return nil, errors.New(strings.TrimPrefix(err.Error(), "json: "))
+		return nil, wrongField(err)
 	}
 	return rule, nil
 }
@@ -312,11 +339,8 @@ func (r *rendering) ruleObjects(o *RuleObject) (out []*unstructured.Unstructured
 			return nil, err
 		}
 		u := &unstructured.Unstructured{Object: got.(map[string]any)}
-		switch {
-		case u.GetKind() == "Secret" || strings.HasSuffix(u.GetKind(), "List"):
-			return nil, fmt.Errorf("object: a %s is not published: write objects one by one", u.GetKind())
-		case u.GetAPIVersion() == "" || u.GetKind() == "" || u.GetName() == "":
-			return nil, errors.New("object: apiVersion, kind and metadata.name are needed")
+		if err := checkObject(u); err != nil {
+			return nil, err
 		}
 		out = append(out, u)
 	}

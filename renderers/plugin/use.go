@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -114,9 +115,9 @@ func (p *Plugin) checkParameters() error {
 	if p.Spec.Parameters == nil {
 		return nil
 	}
-	root := p.Spec.Parameters.DeepCopy()
-	if root.Type == "" {
-		root.Type = "object"
+	root := p.schema()
+	if _, ok := root.Properties["enforce"]; ok && p.IsRuleType() {
+		return errors.New("properties[enforce]: every rule has it already: give the parameter another name")
 	}
 	var internal apiextensions.JSONSchemaProps
 	if err := apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(root, &internal, nil); err != nil {
@@ -129,12 +130,67 @@ func (p *Plugin) checkParameters() error {
 	if errs := structuralschema.ValidateStructural(nil, structural); len(errs) > 0 {
 		return errs.ToAggregate()
 	}
+	if err := checkTypes("", structural); err != nil {
+		return err
+	}
+	if errs, err := defaulting.ValidateDefaults(context.Background(), nil, structural, false, true); err != nil {
+		return err
+	} else if len(errs) > 0 {
+		return errs.ToAggregate()
+	}
 	openAPI, _, err := schemavalidation.NewSchemaValidator(&internal)
 	if err != nil {
 		return err
 	}
 	p.parameters = &parameters{structural, openAPI, cel.NewValidator(structural, true, celconfig.PerCallLimit)}
 	return nil
+}
+
+// schema returns the schema of the parameters.
+func (p *Plugin) schema() *apiextensionsv1.JSONSchemaProps {
+	root := p.Spec.Parameters.DeepCopy()
+	root.Type = cmp.Or(root.Type, "object")
+	return root
+}
+
+// checkTypes refuses types that no value has.
+func checkTypes(path string, s *structuralschema.Structural) error {
+	if !slices.Contains([]string{"", "array", "boolean", "integer", "number", "object", "string"}, s.Type) {
+		return fmt.Errorf("%stype: %s: has to be array, boolean, integer, number, object or string", path, s.Type)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Properties)) {
+		property := s.Properties[name]
+		if err := checkTypes(fmt.Sprintf("%sproperties[%s].", path, name), &property); err != nil {
+			return err
+		}
+	}
+	if s.Items != nil {
+		return checkTypes(path+"items.", s.Items)
+	}
+	if s.AdditionalProperties != nil && s.AdditionalProperties.Structural != nil {
+		return checkTypes(path+"additionalProperties.", s.AdditionalProperties.Structural)
+	}
+	return nil
+}
+
+// known returns the schemas of variables that are known before anything is rendered.
+func (p *Plugin) known() map[string]apiextensionsv1.JSONSchemaProps {
+	having := func(fields ...string) apiextensionsv1.JSONSchemaProps {
+		s := apiextensionsv1.JSONSchemaProps{Type: "object", Properties: map[string]apiextensionsv1.JSONSchemaProps{}}
+		for _, name := range fields {
+			s.Properties[name] = apiextensionsv1.JSONSchemaProps{} // anything
+		}
+		return s
+	}
+	known := map[string]apiextensionsv1.JSONSchemaProps{
+		"fleet": having("name", "id", "namespace", "clusters", "plugins"),
+		"rule":  having("name", "id", "enforce"),
+		"vars":  having(slices.Collect(maps.Keys(p.Spec.Vars))...),
+	}
+	if p.Spec.Parameters != nil {
+		known["config"] = *p.schema()
+	}
+	return known
 }
 
 // config returns what the fleet configures, checked and with defaults.

@@ -18,6 +18,7 @@ import (
 
 	policyv1 "github.com/fleetwright/fleetwright/api/policy/v1alpha1"
 	"github.com/fleetwright/fleetwright/renderers/object"
+	"github.com/fleetwright/fleetwright/renderers/plugin"
 )
 
 const (
@@ -128,7 +129,7 @@ func checkMatch(f *policyv1.ResourceFilter) error {
 			return fmt.Errorf("%s: %w (labels have no wildcards here: write cel for that)", field, err)
 		}
 	}
-	if len(f.Namespaces) > 0 && !slices.ContainsFunc(f.Namespaces, func(n string) bool { return !slices.Contains(system, n) }) {
+	if len(f.Namespaces) > 0 && !slices.ContainsFunc(f.Namespaces, func(n string) bool { return !slices.Contains(plugin.SystemNamespaces, n) }) {
 		return fmt.Errorf("namespaces: %s: no rule looks at the namespaces of the system", strings.Join(f.Namespaces, ", "))
 	}
 	return nil

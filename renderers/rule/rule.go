@@ -310,18 +310,20 @@ func parameters(rule *clusterv1.ComplianceRule) (params map[string]any, enforce 
 
 // add adds what a rule becomes, all of it or nothing.
 func (c *composing) add(out Rule, policies, objects []*unstructured.Unstructured, err error) {
+	own := map[string]bool{}
 	for _, o := range append(slices.Clone(policies), objects...) {
 		if err != nil {
 			break
 		}
 		key := baseline.KeyOf(o).String()
-		if other, ok := c.names[key]; ok && other == out.Name {
+		if other, ok := c.names[key]; own[key] {
 			err = fmt.Errorf("makes %s twice", key)
 		} else if ok {
 			err = fmt.Errorf("makes %s, which rule %s makes, too: change the one or the other", key, other)
-		} else if o.GetKind() == "NetworkPolicy" && slices.Contains(c.Excluded, o.GetNamespace()) {
+		} else if plugin.InSystem(o) || o.GetKind() == "NetworkPolicy" && slices.Contains(c.Excluded, o.GetNamespace()) {
 			err = fmt.Errorf("%s is in a namespace that is left alone: that of the system, of Flux or of a plugin", key)
 		}
+		own[key] = true
 	}
 	if err != nil {
 		out.Err = err
@@ -437,13 +439,10 @@ func (c *composing) where() string {
 	return "these members"
 }
 
-// system are the namespaces that no rule ever looks at: those of Kubernetes, of Flux, and of Kyverno.
-var system = []string{"kube-system", "kube-public", "kube-node-lease", "flux-system", "kyverno"}
-
 // Excluded returns the namespaces that are left alone on the members of fleets: those of the system, of Flux, and of the
 // fleets' plugins. What a plugin has cannot be told while the plugin itself cannot be.
 func Excluded(fleets []*fleetv1.Fleet, find Find) ([]string, error) {
-	out := slices.Clone(system)
+	out := slices.Clone(plugin.SystemNamespaces)
 	for _, fleet := range fleets {
 		for _, use := range plugin.Uses(fleet) {
 			p, config, err := find(use.Name, false)

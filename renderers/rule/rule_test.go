@@ -79,7 +79,7 @@ func TestPodRules(t *testing.T) {
 				}
 				g.Expect(said(t, r, manifest("{securityContext: {runAsNonRoot: true}}", "shop"))).To(Equal([]string{"looked at by r"}), kind)
 				g.Expect(said(t, r, manifest("{securityContext: {}}", "shop"))).To(Equal([]string{"looked at by r", "bad"}), kind)
-				for _, ns := range system {
+				for _, ns := range plugin.SystemNamespaces {
 					g.Expect(said(t, r, manifest("{}", ns))).To(BeEmpty(), kind)
 				}
 			}
