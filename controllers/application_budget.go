@@ -35,7 +35,7 @@ const overBudgetReason = "OverBudget"
 // bound has a pass do nothing if it is the beginning of a step that is over a ChangeBudget and is not allowed. A step is known by
 // the digest of what it leads to: one that has begun goes on, whatever happens to the process or the budgets.
 func (r *ApplicationReconciler) bound(ctx context.Context, obs *observed, p *plan) error {
-	status, digest := &obs.app.Status, p.rendered.Sum()
+	status := &obs.app.Status
 	var list policyv1.ChangeBudgetList
 	if err := r.List(ctx, &list, client.InNamespace(obs.app.Namespace), client.UnsafeDisableDeepCopyOption(true)); err != nil {
 		return err
@@ -44,6 +44,7 @@ func (r *ApplicationReconciler) bound(ctx context.Context, obs *observed, p *pla
 		status.AcceptedDigest = ""
 		return nil
 	}
+	digest := p.rendered.Sum()
 	if digest == status.AcceptedDigest {
 		return nil
 	}

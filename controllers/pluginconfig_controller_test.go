@@ -374,7 +374,8 @@ spec:
 	h.Expect(err).To(MatchError(errUnknownPlugin))
 
 	t.Log("the older one has the name; when it is gone, the other one has it")
-	time.Sleep(1100 * time.Millisecond) // creation times have seconds
+	older := h.pluginConfig("git").CreationTimestamp.Time
+	h.Eventually(func() time.Time { return time.Now().Truncate(time.Second) }).Should(BeTemporally(">", older), "creation times have seconds")
 	h.apply(podinfoConfig)
 	h.fluxFetches(&sourcev1.OCIRepository{}, "team-podinfo", server.publish("1.0@sha256:1", archive(file{name: "plugin.yaml", content: goodPlugin})), "")
 	h.Eventually(h.pluginSaid("team", meta.StalledCondition)).Should(Equal("True InvalidPlugin: 0/1 plugins ready; podinfo (the name is taken: " +
